@@ -89,6 +89,46 @@ fn kernels_give_the_bits_of_the_simulated_device() {
     }
 }
 
+/// Attention is one kernel of cube and vector cores where the runtime gives the address by which they synchronise, and
+/// several launches elsewhere.
+#[test]
+fn cores_of_both_kinds_need_an_address() {
+    let op = Registry::standard().by_name("attention").unwrap();
+    let types = [[1, 1, 128, 16], [1, 1, 520, 16], [1, 1, 520, 16]]
+        .map(|shape| TensorType { dtype: F16, shape: shape.as_slice().into() });
+    let mut b = Builder::new();
+    let names = ["query", "key", "value"];
+    let input = |(name, ty): (&str, &TensorType)| Some(b.input(name, ty.clone(), InputRole::User));
+    let mut inputs: Vec<_> = names.into_iter().zip(&types).map(input).collect();
+    inputs.extend([None, None]);
+    let outs = b.apply(op, &inputs, Attrs::new().with("scale", 0.25)).unwrap();
+    for (name, &out) in ["out", "log"].into_iter().zip(&outs) {
+        b.output(name, out, OutputRole::User);
+    }
+    let graph = b.finish();
+    let values: Vec<Tensor> = (types.iter())
+        .map(|ty| {
+            let numbers = (0..ty.shape.numel()).map(|i| half::f16::from_f64((i * 37 % 101) as f64 / 101.0));
+            Tensor::from_bytes(ty, &numbers.flat_map(half::f16::to_le_bytes).collect::<Vec<u8>>())
+        })
+        .collect();
+    let bits = |device: &dyn Device| -> Vec<Vec<u8>> {
+        evaluate(device, &graph, &values).unwrap().iter().map(Tensor::to_bytes).collect()
+    };
+    let hidden = ["aclrtGetHardwareSyncAddr", "rtGetC2cCtrlAddr"];
+    let lacking = Machine::without(Cann::V91, &Config::default(), &hidden);
+    let refusing = Machine::a2(Cann::V91);
+    refusing.inject(hidden[0], 1, 107_000);
+    let simulated = AscendSim::from_name("910b1", 1).unwrap();
+    for (machine, launches) in [(Machine::a2(Cann::V91), 1), (lacking, 3), (refusing, 3)] {
+        let npu = ascend(&machine);
+        let plan = pass::plan(&graph, &Bindings::simple(&graph), npu.target()).unwrap();
+        let steps = npu.survey(&plan);
+        assert_eq!(steps.iter().map(|step| step.launches).sum::<usize>(), launches);
+        assert_eq!(bits(&npu) == bits(&simulated), launches == 1);
+    }
+}
+
 /// `embedding(weight, indices)` of three rows.
 fn lookup(indices: &[i64]) -> (headwater_core::Graph, [Tensor; 2]) {
     let mut b = Builder::new();

@@ -133,7 +133,7 @@ fn operator(name: &str, chip: &'static Chip, operands: &[Option<(DType, &[usize]
     let device = AscendSim::new(chip, false, 1);
     let plan = pass::plan(&graph, &Bindings::simple(&graph), device.target()).unwrap();
     let launches: Vec<LoweredLaunch> =
-        plan.steps.iter().flat_map(|s| step(chip, s, &Origin::default()).unwrap().launches).collect();
+        plan.steps.iter().flat_map(|s| step(chip, true, s, &Origin::default()).unwrap().launches).collect();
     let us = sum(name, chip, &launches);
     println!("{name} on {chip}: {us:.1} us");
     us

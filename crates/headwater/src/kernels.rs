@@ -20,7 +20,7 @@ use headwater_ascend::device::{AscendSim, predict};
 use headwater_ascend::emit::emit;
 use headwater_ascend::kernel::{Elem, Param, ParamKind, Pipe, Program, Value};
 use headwater_ascend::kernels::{EmbeddingGrad, GatherRows, Rung, gather_rows};
-use headwater_ascend::lower::{self, Distinct, LoweredArg, Refusal, embedding_grads};
+use headwater_ascend::lower::{self, Distinct, Refusal, embedding_grads};
 use headwater_ascend::{Chip, timing};
 use operators::Operator;
 use project::Project;
@@ -122,7 +122,7 @@ fn lowered(chip: &Chip, plan: &Plan) -> (Distinct, usize, BTreeMap<String, usize
     let (mut distinct, mut native, mut host) = (Distinct::default(), 0, BTreeMap::new());
     for step in &plan.steps {
         let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
-        match lower::step(chip, step, &origin) {
+        match lower::step(chip, true, step, &origin) {
             Ok(lowered) => {
                 native += 1;
                 lowered.launches.iter().for_each(|launch| {
@@ -404,17 +404,11 @@ fn operator(chip: &'static Chip, name: &str, shape: &[u64], dtype: DType) -> Res
     let plan = pass::plan(&graph, &Bindings::simple(&graph), device.target())?;
     let mut all = Vec::new();
     for step in &plan.steps {
-        let lowered = lower::step(chip, step, &Origin::default());
+        let lowered = lower::step(chip, true, step, &Origin::default());
         let lowered =
             lowered.map_err(|Refusal(why)| anyhow::anyhow!("`{}` has no kernel: {why}", step.op))?;
         for launch in lowered.launches {
-            let args = launch.args.iter().map(|arg| match arg {
-                LoweredArg::Float(x) => Value::Float(*x),
-                LoweredArg::Int(x) => Value::Int(*x),
-                _ => Value::Int(0),
-            });
-            let args = args.collect();
-            all.push((Program::clone(&launch.program), launch.blocks, args));
+            all.push((Program::clone(&launch.program), launch.blocks, launch.values()));
         }
     }
     Ok(all)

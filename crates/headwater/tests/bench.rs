@@ -139,6 +139,7 @@ fn kernels_of_a_chip_are_timed() {
         for (name, shape) in [
             ("matmul", "256x384x512"),
             ("attention", "1x2x128x64"),
+            ("attention", "1x1x512x64"),
             ("gelu", "256x256"),
             ("add", "256x256"),
             ("rms_norm", "64x256"),

@@ -76,7 +76,7 @@ impl<M: Machine> Loaded<M> {
         let (name, wanted) = (machine.name(), target.memory.alignment);
         let aligned = plan.alignment.is_multiple_of(wanted);
         ensure!(aligned, Plan, "the plan is aligned to {} bytes, {name} to {wanted}", plan.alignment);
-        let chip = machine.chip();
+        let (chip, together) = (machine.chip(), machine.together());
         let (mut distinct, mut scratch, mut faults) = (Distinct::default(), 0, 0);
         // Steps with the same constants share them.
         let (mut constants, mut known) = (Vec::<u8>::new(), HashMap::<Vec<u8>, Range<usize>>::new());
@@ -98,8 +98,8 @@ impl<M: Machine> Loaded<M> {
                 Some(Err(Refusal(why))) => used.add(step.op, Err(why)),
                 None => {}
             }
-            let lowered =
-                lowered.unwrap_or_else(|| chip.clone().and_then(|chip| lower::step(chip, step, &origin)));
+            let lowered = lowered
+                .unwrap_or_else(|| chip.clone().and_then(|chip| lower::step(chip, together, step, &origin)));
             let work = match lowered {
                 Ok(Lowered { launches, scratch: needs, constants: own }) => {
                     scratch = needs.max(scratch);

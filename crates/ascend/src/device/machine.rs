@@ -34,6 +34,9 @@ pub(super) trait Machine: Send + Sync + 'static {
     /// The chip that kernels are written for, or why none can be run.
     fn chip(&self) -> Result<&'static Chip, Refusal>;
 
+    /// True if cores of both kinds can wait for each other.
+    fn together(&self) -> bool;
+
     /// The memory of one of its buffers.
     fn memory<'a>(&self, buffer: &'a Arc<dyn Buffer>) -> Option<&'a Self::Memory>;
 

@@ -42,6 +42,9 @@ pub(super) struct Npu {
     name: String,
     /// The chip and a compiler for it, or why there are no kernels.
     kernels: Result<(&'static Chip, Compiler), Refusal>,
+    /// The compiler takes kernels of cube and vector cores together, and the runtime gives the address that they
+    /// synchronise by.
+    together: bool,
     /// The vendor's operators, where they are asked for, or why there are none.
     operators: Option<Result<Arc<Operators>, Refusal>>,
     untold: Mutex<Untold>,
@@ -138,7 +141,9 @@ impl Ascend {
             kernels.as_ref().ok().map(|k| k.0),
             device.memory()?.total as u64,
         );
-        let npu = Npu { device, name, kernels, operators, untold: Mutex::default() };
+        let joins = kernels.as_ref().is_ok_and(|(_, compiler)| compiler.joins_cores());
+        let together = joins && matches!(device.sync_address(), Ok(Some(_)));
+        let npu = Npu { device, name, kernels, together, operators, untold: Mutex::default() };
         Ok(Ascend { npu: Arc::new(npu), target, setup })
     }
 
@@ -219,6 +224,10 @@ impl Machine for Npu {
 
     fn chip(&self) -> Result<&'static Chip, Refusal> {
         self.kernels.as_ref().map(|(chip, _)| *chip).map_err(Refusal::clone)
+    }
+
+    fn together(&self) -> bool {
+        self.together
     }
 
     fn memory<'a>(&self, buffer: &'a Arc<dyn Buffer>) -> Option<&'a DeviceMemory> {

@@ -296,6 +296,10 @@ impl Machine for Simulated {
         Ok(self.chip)
     }
 
+    fn together(&self) -> bool {
+        true
+    }
+
     fn memory<'a>(&self, buffer: &'a Arc<dyn Buffer>) -> Option<&'a Arc<SimBuffer>> {
         let own = buffer.as_any().downcast_ref::<Handle>().map(|handle| &handle.0);
         own.filter(|buffer| std::ptr::eq(&*buffer.owner, self))

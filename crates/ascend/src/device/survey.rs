@@ -42,7 +42,8 @@ pub(super) fn survey<M: Machine>(machine: &M, plan: &Plan) -> Vec<StepUse> {
             Some(Err(Refusal(why))) => vendor = Some(Err(why)),
             None => {}
         }
-        let lowered = chip.clone().and_then(|chip| Ok((chip, lower::step(chip, step, &origin)?)));
+        let lowered =
+            chip.clone().and_then(|chip| Ok((chip, lower::step(chip, machine.together(), step, &origin)?)));
         let (chip, lowered) = match lowered {
             Ok(both) => both,
             Err(Refusal(why)) => {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Purpose of parts that kernels for both kinds of cores of A2 need.
-const TOGETHER: &str = "kernels on cube and vector cores together; no operator has one yet";
+const TOGETHER: &str = "kernels on cube and vector cores together: attention in one launch";
 
 /// Everything that was found.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]

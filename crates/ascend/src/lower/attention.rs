@@ -1,15 +1,20 @@
-//! Attention and its gradient in separate launches: products on the cube, softmax and its gradient by row programs.
+//! Attention and its gradient.
+//!
+//! On A2 long attention in a 16-bit type is one kernel of cube and vector cores ([`kernels::attention`]). Otherwise it is, and
+//! gradients always are, separate launches: products on the cube, softmax and its gradient by row programs.
 //!
 //! Scores are f32 in scratch memory, block by block of samples, heads and queries, so that it stays bounded. Weights and
 //! the gradients of scores are rounded to the operands' dtype before they are multiplied. Gradients of keys and values
 //! are summed in f32 over blocks of queries. With dropout, the uniform numbers of a block's weights are drawn again in both
 //! directions.
 
-use super::launch::{Lowered, Refusal};
+use super::launch::{Lowered, LoweredLaunch, Refusal};
 use super::product::{even, input};
 use super::sequence::{Sequence, Sum, Tensor};
+use super::source::attributed;
 use crate::chip::Chip;
-use crate::kernel::Source;
+use crate::kernel::{Elem, Source};
+use crate::kernels::{self, HeadRows};
 use headwater_core::DType;
 use headwater_core::expr::{Expr, float, input as x};
 use headwater_core::ops::OpCx;
@@ -17,6 +22,7 @@ use headwater_core::ops::attention::attention::Attention;
 use headwater_core::ops::random::philox;
 use headwater_core::plan::TensorView;
 use headwater_core::row::{Access, Instr, Reduce, Reg, RowBuilder};
+use std::sync::Arc;
 
 /// Most bytes of scores and of what is computed of them, but for a single query's. Few in unit tests, which cut.
 const SCORES: usize = if cfg!(test) { 4 << 10 } else { 128 << 20 };
@@ -24,12 +30,18 @@ const SCORES: usize = if cfg!(test) { 4 << 10 } else { 128 << 20 };
 /// Queries of a block are a multiple of it where there are more: rows of a tile of the cube.
 const QUERIES: usize = 128;
 
-/// The launches of an `attention` node.
+/// Keys from which on one kernel is shorter than separate launches. Predicted microseconds on a 910B1, f16, one kernel
+/// beside launches: 8 × 12 heads of 64 elements and so many queries and keys, 256: 39.7 and 37.9; 288: 47.0 and 59.1;
+/// 512: 80.9 and 123.0. 32 heads of 128 elements, 256: 25.5 and 21.7; 320: 27.1 and 27.8; 384: 30.8 and 34.0.
+const LONG: usize = 288;
+
+/// The launches of an `attention` node. `together` as of [`super::step`].
 ///
 /// # Errors
 /// Types and shapes that the kernels do not take.
 pub fn attention(
     chip: &Chip,
+    together: bool,
     cx: &OpCx,
     reads: &[Option<TensorView>],
     writes: &[TensorView],
@@ -48,6 +60,9 @@ pub fn attention(
     let mask = mask(&a, reads, 3)?;
     let dtype = q.dtype();
     let dropout = Dropout::of(&a, cx, reads, 4)?;
+    if together && mask.is_none() && dropout.from.is_none() && fused(s, &a, [&q, &k, &v, &out, &log])? {
+        return Ok(std::mem::take(&mut s.lowered));
+    }
     for block in Block::all(&a, 4 + dtype.size() + dropout.bytes()) {
         let mark = s.mark();
         let scores = block.scores(s, &a, &q, &k)?;
@@ -170,6 +185,62 @@ pub fn attention_backward(
         s.release(mark);
     }
     Ok(std::mem::take(&mut s.lowered))
+}
+
+/// Attention as one kernel, for operands that it takes and where it is shorter; says whether it is.
+fn fused(s: &mut Sequence, a: &Attention, operands: [&Tensor; 5]) -> Result<bool, Refusal> {
+    let [q, k, v, out, log] = operands;
+    let (Some(elem), Some(places)) = (Elem::of(q.dtype()), places([q, k, v, out])) else { return Ok(false) };
+    let strides = &log.view.layout.strides;
+    let (Ok(log_sample), Ok(log_head)) = (u64::try_from(strides[0]), u64::try_from(strides[1])) else {
+        return Ok(false);
+    };
+    let one_type = out.dtype() == q.dtype() && log.dtype() == DType::F32;
+    if a.s < LONG || a.l < QUERIES || !one_type || strides[2] != 1 {
+        return Ok(false);
+    }
+    let shape = kernels::Attention {
+        elem,
+        samples: a.batch as u64,
+        heads: [a.heads, a.key_heads, a.value_heads].map(|n| n as u64),
+        lens: [a.l, a.s].map(|n| n as u64),
+        widths: [a.e, a.ev].map(|n| n as u64),
+        places,
+        logs: [log_head, log_sample],
+        scale: a.scale as f32,
+        causal: a.causal,
+        blocks: s.chip.cube_cores.into(),
+    };
+    // Shapes that it refuses have separate launches.
+    let Ok(program) = kernels::attention(s.chip.arch, &shape) else { return Ok(false) };
+    let [scores, products] = shape.rings().map(|n| n as usize);
+    let rings = [(DType::F32, scores), (q.dtype(), scores), (DType::F32, products)];
+    let mut args: Vec<_> = operands.iter().map(|t| t.arg).collect();
+    for (dtype, len) in rings {
+        args.push(s.scratch(dtype, &[len])?.arg);
+    }
+    let program = Arc::new(attributed(program, s.source));
+    let blocks = u32::try_from(shape.tasks()).unwrap_or(u32::MAX).min(s.chip.cube_cores);
+    s.lowered.launches.push(LoweredLaunch { program, args, blocks });
+    Ok(true)
+}
+
+/// Places of rows of `[samples, heads, rows, elements]` whose elements lie together.
+fn places(tensors: [&Tensor; 4]) -> Option<[HeadRows; 4]> {
+    let mut all = [HeadRows { row: 0, head: 0, sample: 0 }; 4];
+    for (place, t) in all.iter_mut().zip(tensors) {
+        let layout = &t.view.layout;
+        // A dimension of one index has any stride.
+        let step = |d: usize| match layout.shape[d] {
+            1 => Some(if d == 2 { layout.shape[3] as u64 } else { 0 }),
+            _ => u64::try_from(layout.strides[d]).ok(),
+        };
+        if layout.shape[3] > 1 && layout.strides[3] != 1 {
+            return None;
+        }
+        *place = HeadRows { row: step(2)?, head: step(1)?, sample: step(0)? };
+    }
+    Some(all)
 }
 
 /// True if there is nothing to multiply: results are zeros.

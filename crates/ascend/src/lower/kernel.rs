@@ -31,6 +31,7 @@ use std::sync::Arc;
 /// The operator, type or shape that has no kernel yet.
 pub fn kernel(
     chip: &Chip,
+    together: bool,
     op: &'static OpDef,
     attrs: &Attrs,
     step: &Step,
@@ -40,13 +41,13 @@ pub fn kernel(
     let outs: Vec<TensorType> = step.writes.iter().map(TensorView::ty).collect();
     let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
     if takes_strides(op) {
-        return composed(chip, op, &cx, &step.reads, &step.writes, source);
+        return composed(chip, together, op, &cx, &step.reads, &step.writes, source);
     }
     if !step.reads.iter().flatten().chain(&step.writes).all(|v| v.layout.is_contiguous()) {
         return Err(Refusal::new("operands that are not contiguous"));
     }
     if is_sequence(op) {
-        return composed(chip, op, &cx, &step.reads, &step.writes, source);
+        return composed(chip, together, op, &cx, &step.reads, &step.writes, source);
     }
     let lowered = choose(chip, op, &cx, &outs)?;
     let launches = lowered.launches.into_iter().map(|launch| {
@@ -69,7 +70,7 @@ pub fn has_kernel(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bo
     let reads: Vec<Option<TensorView>> = cx.inputs.iter().map(|ty| ty.map(view)).collect();
     let writes: Vec<TensorView> = outs.iter().map(view).collect();
     let source = Source { op: op.name.into(), origin: Origin::default() };
-    composed(chip, op, cx, &reads, &writes, &source).is_ok()
+    composed(chip, false, op, cx, &reads, &writes, &source).is_ok()
 }
 
 /// True if the kernels of an operator take operands as they lie: those that are composed of products.
@@ -130,6 +131,7 @@ fn is_sequence(op: &OpDef) -> bool {
 /// The launches of an operator that [`takes_strides`] or [`is_sequence`].
 fn composed(
     chip: &Chip,
+    together: bool,
     op: &OpDef,
     cx: &OpCx,
     reads: &[Option<TensorView>],
@@ -137,7 +139,7 @@ fn composed(
     source: &Source,
 ) -> Result<Lowered, Refusal> {
     match op.name {
-        "attention" => return attention::attention(chip, cx, reads, writes, source),
+        "attention" => return attention::attention(chip, together, cx, reads, writes, source),
         "attention_backward" => return attention::attention_backward(chip, cx, reads, writes, source),
         "max_pool2d_with_indices" | "adaptive_max_pool2d" => {
             return pooling::maximum(chip, &pool(op, cx)?, reads, writes, source);

@@ -1,7 +1,7 @@
 //! Launches: a kernel program with the places of its arguments.
 
-use crate::kernel::Program;
 use crate::kernel::finding::Finding;
+use crate::kernel::{Param, ParamKind, Program, Value};
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,6 +14,27 @@ pub struct LoweredLaunch {
     pub args: Vec<LoweredArg>,
     /// Blocks: cores that take part, at least one.
     pub blocks: u32,
+}
+
+impl LoweredLaunch {
+    /// Parameters with their arguments: all but the synchronisation address.
+    pub fn arguments(&self) -> impl Iterator<Item = (&Param, &LoweredArg)> {
+        self.program.params.iter().filter(|p| p.kind != ParamKind::Sync).zip(&self.args)
+    }
+
+    /// A value for each parameter: numbers as they are, 0 for addresses, the synchronisation address among them.
+    pub fn values(&self) -> Vec<Value> {
+        let mut args = self.arguments();
+        let value = |param: &Param| match param.kind {
+            ParamKind::Sync => Value::Int(0),
+            _ => match args.next() {
+                Some((_, LoweredArg::Float(x))) => Value::Float(*x),
+                Some((_, LoweredArg::Int(x))) => Value::Int(*x),
+                _ => Value::Int(0),
+            },
+        };
+        self.program.params.iter().map(value).collect()
+    }
 }
 
 /// An argument of a launch. Operands are numbered as in the step.

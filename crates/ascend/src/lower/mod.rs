@@ -40,11 +40,12 @@ use crate::kernel::Source;
 use headwater_core::graph::Origin;
 use headwater_core::plan::{Step, Work};
 
-/// The launches of a step on a chip. `origin` is the model's line.
+/// The launches of a step on a chip. `origin` is the model's line. `together` says that cores of both kinds can wait for each
+/// other: that the runtime gives the address that they do it by.
 ///
 /// # Errors
 /// The construct that has no kernel.
-pub fn step(chip: &Chip, step: &Step, origin: &Origin) -> Result<Lowered, Refusal> {
+pub fn step(chip: &Chip, together: bool, step: &Step, origin: &Origin) -> Result<Lowered, Refusal> {
     // A step that writes no element does nothing, except that a kernel may still refuse its indices.
     let writes_nothing = step.writes.iter().all(|view| view.layout.shape.contains(&0));
     let source = Source { op: step.op.into(), origin: origin.clone() };
@@ -55,6 +56,6 @@ pub fn step(chip: &Chip, step: &Step, origin: &Origin) -> Result<Lowered, Refusa
             let reads = reads.ok_or_else(|| Refusal::new("a row program without an operand"))?;
             rows(chip, program, &reads, &step.writes.iter().collect::<Vec<_>>(), &source)
         }
-        Work::Kernel { op, attrs } => kernel::kernel(chip, op, attrs, step, &source),
+        Work::Kernel { op, attrs } => kernel::kernel(chip, together, op, attrs, step, &source),
     }
 }

@@ -83,6 +83,23 @@ fn attention() {
     on_both(&ATTENTION, attentions);
 }
 
+/// Shapes of the kernel of cube and vector cores together: tails of keys and queries, groups of heads.
+fn long_attentions() -> Vec<Case> {
+    let qkv = |name, heads: [usize; 3], [l, s]: [usize; 2], [e, ev]: [usize; 2]| {
+        let case = Case::new(name).f(&[1, heads[0], l, e]).f(&[1, heads[1], s, e]).f(&[1, heads[2], s, ev]);
+        case.none().none().attr("scale", 0.25)
+    };
+    vec![
+        qkv("long", [2, 1, 2], [128, 523], [16, 32]),
+        qkv("long and causal", [1, 1, 1], [515, 512], [16, 16]).attr("is_causal", true),
+    ]
+}
+
+#[test]
+fn long_attention() {
+    conforms("910b1", ATTENTION.name, long_attentions(), &[F16, BF16]);
+}
+
 #[test]
 fn gradients_of_attention() {
     on_both(&ATTENTION_BACKWARD, Vec::new);

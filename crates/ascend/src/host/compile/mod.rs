@@ -151,6 +151,11 @@ impl Compiler {
         }
     }
 
+    /// True if it compiles kernels of cube and vector cores together.
+    pub fn joins_cores(&self) -> bool {
+        self.arch == Arch::A2 && !matches!(self.tool, Tool::Parts { .. })
+    }
+
     /// Compiles units that the cache has not, several at a time.
     ///
     /// # Errors
