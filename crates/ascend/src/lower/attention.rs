@@ -5,7 +5,8 @@
 //!
 //! Scores are f32 in scratch memory, block by block of samples, heads and queries, so that it stays bounded. Weights and
 //! the gradients of scores are rounded to the operands' dtype before they are multiplied. Gradients of keys and values
-//! are summed in f32 over blocks of queries. With dropout, the uniform numbers of a block's weights are drawn again in both
+//! are summed in f32 over blocks of queries. With a causal mask alone, blocks of early queries leave out the keys that none of
+//! them sees. With dropout, the uniform numbers of a block's weights are drawn again in both
 //! directions.
 
 use super::launch::{Lowered, LoweredLaunch, Refusal};
@@ -29,6 +30,10 @@ const SCORES: usize = if cfg!(test) { 4 << 10 } else { 128 << 20 };
 
 /// Queries of a block are a multiple of it where there are more: rows of a tile of the cube.
 const QUERIES: usize = 128;
+
+/// Least queries of a block that a causal mask lets see fewer keys than the next one, and most such blocks.
+const BAND: usize = if cfg!(test) { 8 } else { 512 };
+const BANDS: usize = 4;
 
 /// Keys from which on one kernel is shorter than separate launches. Predicted microseconds on a 910B1, f16, one kernel
 /// beside launches: 8 × 12 heads of 64 elements and so many queries and keys, 256: 39.7 and 37.9; 288: 47.0 and 59.1;
@@ -63,7 +68,8 @@ pub fn attention(
     if together && mask.is_none() && dropout.from.is_none() && fused(s, &a, [&q, &k, &v, &out, &log])? {
         return Ok(std::mem::take(&mut s.lowered));
     }
-    for block in Block::all(&a, 4 + dtype.size() + dropout.bytes()) {
+    let bands = a.causal && mask.is_none() && dropout.from.is_none();
+    for block in Block::all(&a, 4 + dtype.size() + dropout.bytes(), bands) {
         let mark = s.mark();
         let scores = block.scores(s, &a, &q, &k)?;
         let weights = s.scratch(dtype, scores.shape())?;
@@ -124,7 +130,8 @@ pub fn attention_backward(
     }
     let groups = [a.heads / a.key_heads, a.heads / a.value_heads];
     let dropout = Dropout::of(&a, cx, reads, 7)?;
-    let blocks = Block::all(&a, 2 * (4 + dtype.size()) + dropout.bytes());
+    let bands = a.causal && mask.is_none() && dropout.from.is_none();
+    let blocks = Block::all(&a, 2 * (4 + dtype.size()) + dropout.bytes(), bands);
     // Blocks of queries of the same samples and heads follow each other.
     for same in blocks.chunk_by(|b, c| (b.samples, b.heads) == (c.samples, c.heads)) {
         let mark = s.mark();
@@ -133,7 +140,8 @@ pub fn attention_backward(
         let [own_dk, own_dv] = parts;
         let (own_dk, own_dv) = (own_dk?, own_dv?);
         let mut sums = [Sum::new(s, &own_dk, same.len())?, Sum::new(s, &own_dv, same.len())?];
-        for block in same {
+        // The last queries see all keys: sums begin with them.
+        for block in same.iter().rev() {
             let mark = s.mark();
             let (own_q, own_g) = (block.of(&q)?, block.of(&g)?);
             let through = through(s, &own_g, &block.of(&y)?)?;
@@ -335,7 +343,7 @@ impl Dropout {
     /// Uniform numbers of a block's weights: those of their indices in `[batch, heads, queries, keys]`.
     fn drawn(&self, s: &mut Sequence, a: &Attention, block: &Block) -> Result<Option<Tensor>, Refusal> {
         let Some((key, stream)) = &self.from else { return Ok(None) };
-        let Block { samples, heads, queries } = *block;
+        let Block { samples, heads, queries, .. } = *block;
         // Numbers that follow one another: of all heads of the block, or of some queries of each.
         let whole = queries.1 == a.l;
         let (pieces, len) = match whole {
@@ -372,11 +380,14 @@ struct Block {
     samples: (usize, usize),
     heads: (usize, usize),
     queries: (usize, usize),
+    /// The first so many keys, which these queries may see.
+    keys: usize,
 }
 
 impl Block {
-    /// All blocks in order, for scores of so many bytes. Heads of a block are whole groups of keys and of values.
-    fn all(a: &Attention, bytes: usize) -> Vec<Block> {
+    /// All blocks in order, for scores of so many bytes. Heads of a block are whole groups of keys and of values. Of a causal
+    /// mask, `bands` of queries have the keys up to their last one; the last has all.
+    fn all(a: &Attention, bytes: usize, bands: bool) -> Vec<Block> {
         let room = SCORES / bytes;
         let fit = |each: usize, all: usize| (room / each.max(1)).clamp(1, all);
         let group = (a.heads / a.key_heads).max(a.heads / a.value_heads);
@@ -385,8 +396,11 @@ impl Block {
         let unit = (1..=a.heads / group).map(|n| n * group).find(|n| n % smaller == 0).unwrap_or(a.heads);
         let queries = fit(unit.saturating_mul(a.s), a.l);
         let queries = if queries == a.l || queries < QUERIES { queries } else { queries / QUERIES * QUERIES };
-        let per_head = a.l.saturating_mul(a.s);
-        let heads = match queries == a.l {
+        let whole = queries == a.l;
+        let band = a.l.div_ceil(BANDS).next_multiple_of(QUERIES.min(BAND)).max(BAND);
+        let queries = if bands { queries.min(band) } else { queries };
+        let per_head = queries.saturating_mul(a.s);
+        let heads = match whole {
             true => fit(unit.saturating_mul(per_head), a.heads / unit) * unit,
             false => unit,
         };
@@ -396,7 +410,11 @@ impl Block {
         cut(a.batch, samples)
             .flat_map(|samples| cut(a.heads, heads).map(move |heads| (samples, heads)))
             .flat_map(|(samples, heads)| {
-                cut(a.l, queries).map(move |queries| Block { samples, heads, queries })
+                cut(a.l, queries).map(move |queries| {
+                    let end = queries.0 + queries.1;
+                    let keys = if bands && end < a.l { end.min(a.s) } else { a.s };
+                    Block { samples, heads, queries, keys }
+                })
             })
             .collect()
     }
@@ -416,7 +434,7 @@ impl Block {
     /// Keys or values of the block's heads as `[samples, heads / group, group, keys, e]`.
     fn repeated(&self, t: &Tensor, a: &Attention) -> Result<Tensor, Refusal> {
         let group = a.heads / t.shape()[1];
-        let own = self.of_group(t, group)?;
+        let own = self.of_group(t, group)?.part(2, 0, self.keys)?;
         let [n, heads, rows, columns] = own.shape()[..] else { return Err(Refusal::new("no heads")) };
         own.walked(&[
             (n, Some((0, 1))),
@@ -430,7 +448,7 @@ impl Block {
     /// f32 scores of the block's queries, without scale and mask.
     fn scores(&self, s: &mut Sequence, a: &Attention, q: &Tensor, k: &Tensor) -> Result<Tensor, Refusal> {
         let group = a.heads / a.key_heads;
-        let scores = s.scratch(DType::F32, &[self.samples.1, self.heads.1, self.queries.1, a.s])?;
+        let scores = s.scratch(DType::F32, &[self.samples.1, self.heads.1, self.queries.1, self.keys])?;
         let keys = self.repeated(k, a)?.transposed();
         s.product(&grouped(&self.of(q)?, group)?, &keys, None, &grouped(&scores, group)?)?;
         Ok(scores)

@@ -307,7 +307,7 @@ impl<'a> Sum<'a> {
         Ok(Sum { to, parts, done: 0, sum })
     }
 
-    /// Adds the product of two batches of matrices.
+    /// Adds the product of two batches of matrices, to the first rows where it has fewer than the first product.
     pub fn add(&mut self, s: &mut Sequence, a: &Tensor, b: &Tensor) -> Result<(), Refusal> {
         self.done += 1;
         let Some(sum) = &self.sum else { return s.product(a, b, None, self.to) };
@@ -315,13 +315,20 @@ impl<'a> Sum<'a> {
             return s.product(a, b, None, sum);
         }
         let mark = s.mark();
-        let part = s.scratch(DType::F32, self.to.shape())?;
+        let dim = self.to.shape().rank() - 2;
+        let mut shape = self.to.shape().to_vec();
+        let all = std::mem::replace(&mut shape[dim], a.shape()[a.shape().rank() - 2]);
+        let rows = shape[dim];
+        let part = s.scratch(DType::F32, &shape)?;
         s.product(a, b, None, &part)?;
-        let to = if self.done == self.parts { self.to } else { sum };
-        let shape: &[usize] = to.shape();
-        let inputs = [(DType::F32, shape), (DType::F32, shape)];
+        let last = self.done == self.parts;
+        let (own, to) = (sum.part(dim, 0, rows)?, if last { self.to } else { sum }.part(dim, 0, rows)?);
+        let inputs = [(DType::F32, &shape[..]), (DType::F32, &shape[..])];
         let added = headwater_core::expr::input(0) + headwater_core::expr::input(1);
-        s.rows(&RowProgram::pointwise(&inputs, shape, &[to.dtype()], &[added]), &[sum, &part], &[to])?;
+        s.rows(&RowProgram::pointwise(&inputs, &shape, &[to.dtype()], &[added]), &[&own, &part], &[&to])?;
+        if last && rows < all {
+            s.copy(&sum.part(dim, rows, all - rows)?, &self.to.part(dim, rows, all - rows)?)?;
+        }
         s.release(mark);
         Ok(())
     }
