@@ -289,6 +289,23 @@ fn masks_known_beforehand_go() {
             (b.full(&TensorType::new(DType::I64, [1, 1, 1, 1]), 0.0).unwrap(), arange(b, &[1, 1, 1, 7]));
         b.call(le, &[key, zero]).unwrap()
     };
+    // Too large to be known element by element.
+    const MANY: usize = 13_200;
+    let matrix = |b: &mut Builder, more: i64, op, swapped: bool| {
+        let (query, key) = (arange(b, &[80, 1]), arange(b, &[1, MANY]));
+        let query = b.one(&ops::pointwise::add::ADD, &[query], Attrs::new().with("other", more)).unwrap();
+        let seen = b.call(op, &if swapped { [query, key] } else { [key, query] }).unwrap();
+        let seen = b.reshape(seen, &[1, 1, 80, MANY]).unwrap();
+        b.expand(seen, &[2, 1, 80, MANY]).unwrap()
+    };
+    use ops::pointwise::compare::{GE, GT, LT};
+    assert_eq!(case(MANY, &|b| matrix(b, 0, le, false)), (0, 2));
+    assert_eq!(case(MANY, &|b| matrix(b, 1, &LT, false)), (0, 2));
+    assert_eq!(case(MANY, &|b| matrix(b, 0, &GE, true)), (0, 2));
+    assert_eq!(case(MANY, &|b| matrix(b, 1, &GT, true)), (0, 2));
+    for more in [-1, 1] {
+        assert_eq!(case(MANY, &|b| matrix(b, more, le, false)), (2, 0));
+    }
     let graph = masked(7, row);
     let attention = simplify(graph).graph;
     let node = attention.nodes.iter().find(number("attention")).unwrap();

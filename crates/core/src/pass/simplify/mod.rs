@@ -58,7 +58,7 @@ pub fn simplify(graph: Graph) -> Simplified {
             *v = alias[v.0 as usize];
         }
         identity::shorten_cast(&graph, &nodes, &mut node);
-        done.masks += mask::drop_known(&graph, &constants, &mut node) as usize;
+        done.masks += mask::drop_known(&graph, &constants, &nodes, &mut node) as usize;
         done.exchanged += exchange::exchange(&graph, &nodes, &mut node) as usize;
         if let Some(same) = identity::same_as(&graph, &constants, &node) {
             alias[node.outputs[0].0 as usize] = same;
