@@ -54,7 +54,7 @@ operators! {
     isnan: ISNAN, ISINF, ISFINITE;
     leaky_relu: LEAKY_RELU, LEAKY_RELU_BACKWARD;
     lerp: LERP;
-    lgamma: LGAMMA, DIGAMMA;
+    lgamma: LGAMMA, DIGAMMA, MVLGAMMA;
     log: LOG;
     log10: LOG10;
     log1p: LOG1P;
@@ -70,6 +70,7 @@ operators! {
     nan_to_num: NAN_TO_NUM;
     ndtr: NDTR;
     neg: NEG;
+    polygamma: POLYGAMMA, ZETA;
     pow: POW, POW_SCALAR, POW_BACKWARD_SELF, POW_BACKWARD_EXPONENT;
     prelu: PRELU, PRELU_KERNEL, PRELU_KERNEL_BACKWARD;
     reciprocal: RECIPROCAL;
