@@ -27,7 +27,7 @@ pub static ERFINV: OpDef = OpDef {
 
 /// Winitzki's approximation, refined by Halley's method until f64 is exhausted. Large arguments go through
 /// `erfc`, whose distance from 1 keeps its digits.
-fn erfinv(x: f64) -> f64 {
+pub fn erfinv(x: f64) -> f64 {
     if x.abs() >= 1.0 || x.is_nan() || x == 0.0 {
         return match x.abs() {
             0.0 => x,

@@ -36,6 +36,7 @@ operators! {
     entr: ENTR;
     erf: ERF;
     erfc: ERFC;
+    erfcx: ERFCX, ERFCX_SLOPE;
     erfinv: ERFINV;
     exp: EXP;
     exp2: EXP2;
@@ -51,6 +52,7 @@ operators! {
     hardtanh: HARDTANH, RELU6, HARDTANH_BACKWARD;
     heaviside: HEAVISIDE;
     hypot: HYPOT;
+    i0: I0, I0E, I1, I1E;
     isnan: ISNAN, ISINF, ISFINITE;
     leaky_relu: LEAKY_RELU, LEAKY_RELU_BACKWARD;
     lerp: LERP;
@@ -59,6 +61,7 @@ operators! {
     log10: LOG10;
     log1p: LOG1P;
     log2: LOG2;
+    log_ndtr: LOG_NDTR, NDTRI;
     log_sigmoid: LOG_SIGMOID, LOG_SIGMOID_FORWARD;
     logaddexp: LOGADDEXP;
     logical: LOGICAL_AND, LOGICAL_OR, LOGICAL_XOR, LOGICAL_NOT;
