@@ -3,7 +3,7 @@
 use super::DISCRETE;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
-use crate::expr::{Expr, input};
+use crate::expr::{Expr, float, input};
 use crate::ops::case::Sample;
 use crate::ops::{Body, Case, Cost, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
@@ -41,6 +41,30 @@ pub static ISFINITE: OpDef = OpDef {
     precision: Precision::Same,
     cost: Cost::PerOutput(2),
     body: Body::Pointwise(|cx| test(cx, !input(0).is_nan().or(input(0).is_inf()), true)),
+    cases,
+};
+
+/// True if it is plus infinity.
+pub static ISPOSINF: OpDef = OpDef {
+    name: "isposinf",
+    schemas: &["isposinf(Tensor self) -> Tensor"],
+    infer,
+    derivative: DISCRETE,
+    precision: Precision::Same,
+    cost: Cost::PerOutput(2),
+    body: Body::Pointwise(|cx| test(cx, input(0).is_inf().and(input(0).gt(float(0.0))), false)),
+    cases,
+};
+
+/// True if it is minus infinity.
+pub static ISNEGINF: OpDef = OpDef {
+    name: "isneginf",
+    schemas: &["isneginf(Tensor self) -> Tensor"],
+    infer,
+    derivative: DISCRETE,
+    precision: Precision::Same,
+    cost: Cost::PerOutput(2),
+    body: Body::Pointwise(|cx| test(cx, input(0).is_inf().and(input(0).lt(float(0.0))), false)),
     cases,
 };
 

@@ -16,12 +16,14 @@ operators! {
     acosh: ACOSH;
     add: ADD;
     addcmul: ADDCMUL, ADDCDIV;
+    angle: ANGLE;
     asin: ASIN;
     asinh: ASINH;
     atan: ATAN;
     atan2: ATAN2;
     atanh: ATANH;
     bitwise: BITWISE_AND, BITWISE_OR, BITWISE_XOR, BITWISE_NOT;
+    bitwise_shift: BITWISE_LEFT_SHIFT, BITWISE_RIGHT_SHIFT;
     ceil: CEIL;
     clamp: CLAMP, CLAMP_MIN, CLAMP_MAX, CLAMP_BACKWARD, CLAMP_TENSORS_BACKWARD;
     compare: EQ, NE, LT, LE, GT, GE;
@@ -41,10 +43,12 @@ operators! {
     exp: EXP;
     exp2: EXP2;
     expm1: EXPM1;
+    float_power: FLOAT_POWER;
     floor: FLOOR;
     floor_divide: FLOOR_DIVIDE;
     fmax: FMAX, FMIN;
     frac: FRAC;
+    gcd: GCD, LCM;
     gelu: GELU, GELU_BACKWARD;
     glu: GLU;
     hardsigmoid: HARDSIGMOID, HARDSIGMOID_BACKWARD;
@@ -53,7 +57,9 @@ operators! {
     heaviside: HEAVISIDE;
     hypot: HYPOT;
     i0: I0, I0E, I1, I1E;
-    isnan: ISNAN, ISINF, ISFINITE;
+    isclose: ISCLOSE;
+    isnan: ISNAN, ISINF, ISFINITE, ISPOSINF, ISNEGINF;
+    ldexp: LDEXP;
     leaky_relu: LEAKY_RELU, LEAKY_RELU_BACKWARD;
     lerp: LERP;
     lgamma: LGAMMA, DIGAMMA, MVLGAMMA;
@@ -63,7 +69,7 @@ operators! {
     log2: LOG2;
     log_ndtr: LOG_NDTR, NDTRI;
     log_sigmoid: LOG_SIGMOID, LOG_SIGMOID_FORWARD;
-    logaddexp: LOGADDEXP;
+    logaddexp: LOGADDEXP, LOGADDEXP2;
     logical: LOGICAL_AND, LOGICAL_OR, LOGICAL_XOR, LOGICAL_NOT;
     logit: LOGIT, LOGIT_BACKWARD;
     masked_fill: MASKED_FILL;

@@ -71,14 +71,15 @@ fn apex_lists_are_apexs() {
              multi_margin_loss nanmean nansum pairwise_distance poisson_nll_loss sinc soft_margin_loss special_log_softmax \
              special_logsumexp special_sinc special_softmax trace triangular_solve upsample_nearest3d \
              upsample_trilinear3d i0 special_i0 special_i0e special_i1 special_i1e special_erfcx special_log_ndtr special_ndtri \
-             polygamma special_polygamma special_psi special_zeta mvlgamma special_multigammaln \
+             polygamma special_polygamma special_psi special_zeta mvlgamma special_multigammaln logaddexp2 \
 ",
         ),
         (
             Precision::Widest,
             "arctan2 block_diag concat concatenate cross grid_sampler grid_sampler_2d grid_sampler_3d kron dstack ger greater \
              greater_equal hstack hypot index_add index_copy index_put less less_equal linalg_cross multiply not_equal outer row_stack \
-             rsub scatter scatter_add scatter_reduce subtract divide true_divide vstack _unsafe_index_put",
+             rsub scatter scatter_add scatter_reduce subtract divide true_divide vstack _unsafe_index_put \
+             ldexp",
         ),
     ];
     let mut others = Vec::new();
