@@ -56,8 +56,17 @@ fn subject(op: &'static OpDef, case: &Case) -> Subject {
 /// Multi-output views and factorizations differentiate through all outputs; others through the first, the rest
 /// being stashes.
 fn visible_outputs(op: &OpDef, n: usize) -> usize {
-    let factors =
-        ["linalg_qr", "qr_factors", "linalg_eigh", "eigh_lower", "linalg_svd", "svd", "svd_factors"];
+    let factors = [
+        "linalg_lu",
+        "lu_unpack",
+        "linalg_qr",
+        "qr_factors",
+        "linalg_eigh",
+        "eigh_lower",
+        "linalg_svd",
+        "svd",
+        "svd_factors",
+    ];
     let all = matches!(op.body, headwater_core::ops::Body::View(_)) || factors.contains(&op.name);
     if all { n } else { 1 }
 }

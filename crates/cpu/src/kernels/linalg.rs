@@ -13,6 +13,7 @@ use headwater_core::ops::linalg::det::{DET, SLOGDET};
 use headwater_core::ops::linalg::eigh::EIGH;
 use headwater_core::ops::linalg::factor::{exponential, qr, symmetric};
 use headwater_core::ops::linalg::inverse::INVERSE;
+use headwater_core::ops::linalg::lu::{self, LU};
 use headwater_core::ops::linalg::matrix_exp::MATRIX_EXP;
 use headwater_core::ops::linalg::pinv::{PINV, pseudo_inverse, tolerances};
 use headwater_core::ops::linalg::qr::{QR, sizes};
@@ -57,6 +58,13 @@ pub static KERNELS: &[Kernel] = &[
     kernel(&CHOLESKY, |site| {
         let n = squares(&site.cx, 0)?.1;
         Ok(each([n * n], [n * n], move |[a], [x]| cholesky(a, n, x)))
+    }),
+    kernel(&LU, |site| {
+        let [m, n] = matrices(&site.cx, 0)?.1;
+        Ok(each([m * n], [m * n, m * m], move |[a], [x, p]| {
+            lu::factors(a, [m, n], x, p);
+            Ok(())
+        }))
     }),
     kernel(&QR, |site| {
         let (mn, c) = sizes(&site.cx)?;

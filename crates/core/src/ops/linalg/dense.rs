@@ -19,30 +19,9 @@ pub struct Lu {
 impl Lu {
     /// Factorizes a matrix of order `n`. Where no pivot is left, the diagonal has a zero.
     pub fn new(a: &[f64], n: usize) -> Lu {
-        let mut lu = Lu { n, factors: a.to_vec(), rows: (0..n).collect(), sign: 1.0 };
-        let f = &mut lu.factors;
-        for k in 0..n {
-            // The first largest; a NaN is never larger and so comes through.
-            let pivot =
-                (k..n).fold(k, |best, i| if f[i * n + k].abs() > f[best * n + k].abs() { i } else { best });
-            if pivot != k {
-                (0..n).for_each(|j| f.swap(k * n + j, pivot * n + j));
-                lu.rows.swap(k, pivot);
-                lu.sign = -lu.sign;
-            }
-            let diagonal = f[k * n + k];
-            if diagonal == 0.0 {
-                continue;
-            }
-            for i in k + 1..n {
-                let factor = f[i * n + k] / diagonal;
-                f[i * n + k] = factor;
-                for j in k + 1..n {
-                    f[i * n + j] -= factor * f[k * n + j];
-                }
-            }
-        }
-        lu
+        let mut factors = a.to_vec();
+        let (rows, sign) = pivoted(&mut factors, [n, n]);
+        Lu { n, factors, rows, sign }
     }
 
     /// The diagonal, the sign of the permutation before it.
@@ -84,6 +63,59 @@ impl Lu {
         }
         Ok(())
     }
+}
+
+/// Factorizes a matrix `[m, n]` in its place. Returns its rows in the order of those of the factors, and the sign
+/// of that permutation. Where no pivot is left, the diagonal has a zero.
+pub fn pivoted(f: &mut [f64], [m, n]: [usize; 2]) -> (Vec<usize>, f64) {
+    let (mut rows, mut sign) = ((0..m).collect::<Vec<_>>(), 1.0);
+    for k in 0..m.min(n) {
+        // The first largest; a NaN is never larger and so comes through.
+        let pivot =
+            (k..m).fold(k, |best, i| if f[i * n + k].abs() > f[best * n + k].abs() { i } else { best });
+        if pivot != k {
+            (0..n).for_each(|j| f.swap(k * n + j, pivot * n + j));
+            rows.swap(k, pivot);
+            sign = -sign;
+        }
+        let diagonal = f[k * n + k];
+        if diagonal == 0.0 {
+            continue;
+        }
+        for i in k + 1..m {
+            let factor = f[i * n + k] / diagonal;
+            f[i * n + k] = factor;
+            for j in k + 1..n {
+                f[i * n + j] -= factor * f[k * n + j];
+            }
+        }
+    }
+    (rows, sign)
+}
+
+/// The exchanges that bring rows into an order, one after the other: row i with row `pivots[i]`, counted from 0.
+pub fn pivots_of_order(order: &[usize]) -> Vec<usize> {
+    let mut rows: Vec<usize> = (0..order.len()).collect();
+    let exchange = |(i, row): (usize, &usize)| {
+        let at = (i..rows.len()).find(|&j| rows[j] == *row).unwrap_or(i);
+        rows.swap(i, at);
+        at
+    };
+    order.iter().enumerate().map(exchange).collect()
+}
+
+/// The order of `m` rows after the exchanges that pivots, counted from 1, stand for.
+///
+/// # Errors
+/// `Value` if one names no row.
+pub fn order_of_pivots(pivots: &[i64], m: usize) -> Result<Vec<usize>> {
+    let mut rows: Vec<usize> = (0..m).collect();
+    for (i, &pivot) in pivots.iter().enumerate() {
+        let row = usize::try_from(pivot).ok().and_then(|p| p.checked_sub(1)).filter(|&p| p < m);
+        ensure!(row.is_some(), Value, "pivot {pivot} at position {i} is outside 1..={m}");
+        rows.swap(i, row.unwrap_or(i));
+    }
+    Ok(rows)
 }
 
 /// Solves for `columns` right sides, `[n, columns]`, with the upper triangle of a matrix of order `n`, or the

@@ -14,7 +14,11 @@ use crate::{Shape, ensure};
 /// singular ones.
 pub static DET: OpDef = OpDef {
     name: "linalg_det",
-    schemas: &["linalg_det(Tensor A) -> Tensor", "det(Tensor self) -> Tensor"],
+    schemas: &[
+        "linalg_det(Tensor A) -> Tensor",
+        "det(Tensor self) -> Tensor",
+        "_linalg_det(Tensor A) -> (Tensor result, Tensor LU, Tensor pivots)",
+    ],
     infer: |cx| Ok(vec![numbers(cx)?]),
     derivative: Derivative::Rule(|cx: &mut GradCx| {
         let (g, y) = (cx.grad(0)?, cx.y(0));
@@ -43,6 +47,7 @@ pub static SLOGDET: OpDef = OpDef {
     schemas: &[
         "linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet)",
         "slogdet(Tensor self) -> (Tensor sign, Tensor logabsdet)",
+        "_linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet, Tensor LU, Tensor pivots)",
     ],
     infer: |cx| Ok(vec![numbers(cx)?; 2]),
     derivative: Derivative::Rule(|cx: &mut GradCx| {

@@ -8,6 +8,7 @@ operators! {
     householder: LINALG_HOUSEHOLDER_PRODUCT;
     inverse: INVERSE;
     lstsq: LINALG_LSTSQ;
+    lu: LINALG_LU_FACTOR, LINALG_LU, LU_UNPACK, LINALG_LU_SOLVE, LU_SOLVE, LU, PIVOTS, PERMUTATION;
     matrix_exp: MATRIX_EXP;
     matrix_power: MATRIX_POWER, MULTI_DOT;
     pinv: LINALG_PINV, PINV;

@@ -14,7 +14,10 @@ use crate::{ensure, fail};
 /// without the last dimension, or is one vector. Leading dimensions broadcast.
 pub static LINALG_SOLVE: OpDef = OpDef {
     name: "linalg_solve",
-    schemas: &["linalg_solve(Tensor A, Tensor B, *, bool left=True) -> Tensor"],
+    schemas: &[
+        "linalg_solve(Tensor A, Tensor B, *, bool left=True) -> Tensor",
+        "_linalg_solve_ex(Tensor A, Tensor B, *, bool left=True, bool check_errors=False) -> (Tensor result, Tensor LU, Tensor pivots, Tensor info)",
+    ],
     infer: |cx| Ok(vec![TensorType::new(cx.dtype(0)?, System::of(cx)?.result)]),
     derivative: Derivative::ByDecomposition,
     precision: Precision::Full,

@@ -155,6 +155,7 @@ static CPU: Lists = Lists {
         "linalg_solve",
         "linalg_svd",
         "linalg_svdvals",
+        "lu_solve",
         "margin_ranking_loss",
         "max_pool3d",
         "max_unpool2d",
