@@ -9,28 +9,38 @@ use crate::diagnostic::Result;
 /// or m. Signs are LAPACK's: a column that is reflected gives a diagonal element of the other sign.
 pub fn qr(a: &[f64], [m, n]: [usize; 2], c: usize, q: &mut [f64], r: &mut [f64]) {
     let mut a = a.to_vec();
-    let mut reflections: Vec<(f64, Vec<f64>)> = Vec::with_capacity(m.min(n));
+    let factors = reflections(&mut a, [m, n]);
+    for i in 0..c {
+        (0..n).for_each(|j| r[i * n + j] = if j >= i { a[i * n + j] } else { 0.0 });
+    }
+    (0..m * c).for_each(|i| q[i] = f64::from(i / c == i % c));
+    for (j, tau) in factors.iter().enumerate().rev() {
+        let v: Vec<f64> = (j..m).map(|i| if i == j { 1.0 } else { a[i * n + j] }).collect();
+        reflect(q, c, j, 0..c, *tau, &v);
+    }
+}
+
+/// Makes `a [m, n]` an upper triangle by reflections `1 − τ v vᵀ`: returns their factors τ, and leaves each v below
+/// the diagonal, without the 1 that it begins with.
+pub fn reflections(a: &mut [f64], [m, n]: [usize; 2]) -> Vec<f64> {
+    let mut factors = Vec::with_capacity(m.min(n));
     for j in 0..m.min(n) {
         let head = a[j * n + j];
         let below = (j + 1..m).map(|i| a[i * n + j]).fold(0.0, f64::hypot);
         if below == 0.0 {
-            reflections.push((0.0, vec![0.0; m - j]));
+            factors.push(0.0);
             continue;
         }
         let length = -head.hypot(below).copysign(head);
         let mut v: Vec<f64> = (j..m).map(|i| a[i * n + j] / (head - length)).collect();
         v[0] = 1.0;
         let tau = (length - head) / length;
-        reflect(&mut a, n, j, j..n, tau, &v);
-        reflections.push((tau, v));
+        reflect(a, n, j, j + 1..n, tau, &v);
+        a[j * n + j] = length;
+        (j + 1..m).for_each(|i| a[i * n + j] = v[i - j]);
+        factors.push(tau);
     }
-    for i in 0..c {
-        (0..n).for_each(|j| r[i * n + j] = if j >= i { a[i * n + j] } else { 0.0 });
-    }
-    (0..m * c).for_each(|i| q[i] = f64::from(i / c == i % c));
-    for (j, (tau, v)) in reflections.iter().enumerate().rev() {
-        reflect(q, c, j, 0..c, *tau, v);
-    }
+    factors
 }
 
 /// `(1 − τ v vᵀ) · a` in place, of the rows from `top` on and of some columns; `a` has rows of `width`.

@@ -2,10 +2,11 @@
 //! f64, one after the other in the reference, side by side on devices.
 
 operators! {
+    checked: LINALG_CHOLESKY_EX, LINALG_INV_EX, LINALG_SOLVE_EX;
     cholesky: LINALG_CHOLESKY, CHOLESKY, CHOLESKY_SOLVE, CHOLESKY_INVERSE;
     det: DET, SLOGDET, LOGDET;
     eigh: LINALG_EIGH, LINALG_EIGVALSH, EIGH;
-    householder: LINALG_HOUSEHOLDER_PRODUCT;
+    householder: LINALG_HOUSEHOLDER_PRODUCT, ORMQR, GEQRF;
     inverse: INVERSE;
     lstsq: LINALG_LSTSQ;
     lu: LINALG_LU_FACTOR, LINALG_LU, LU_UNPACK, LINALG_LU_SOLVE, LU_SOLVE, LU, PIVOTS, PERMUTATION;
