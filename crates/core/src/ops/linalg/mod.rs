@@ -14,10 +14,13 @@ operators! {
     matrix_power: MATRIX_POWER, MULTI_DOT;
     pinv: LINALG_PINV, PINV;
     qr: LINALG_QR, QR;
+    rank: LINALG_MATRIX_RANK, LINALG_COND;
     solve: LINALG_SOLVE, SOLVE;
     svd: LINALG_SVD, SVD, FACTORS;
     svdvals: SVDVALS;
+    tensorinv: LINALG_TENSORINV, LINALG_TENSORSOLVE;
     triangular: LINALG_SOLVE_TRIANGULAR, TRIANGULAR_SOLVE, SOLVE_TRIANGLE;
+    vander: LINALG_VANDER, VANDER;
 }
 
 pub mod dense;
