@@ -13,6 +13,7 @@ operators! {
     embedding_grad: EMBEDDING_DENSE_BACKWARD, EMBEDDING_DENSE_BACKWARD_EX, EMBEDDING_SPARSE_BACKWARD;
     gather: GATHER;
     index_put: INDEX_PUT, INDEX_PUT_IMPL;
+    index_reduce: INDEX_REDUCE;
     index_select: INDEX_SELECT, INDEX_ADD, INDEX_COPY, INDEX_FILL;
     index_tensor: INDEX;
     kthvalue: KTHVALUE;

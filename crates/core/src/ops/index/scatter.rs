@@ -4,8 +4,10 @@ use super::gather::{GATHER, fits};
 use super::{given, resolve};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
+use crate::dtype::DType;
 use crate::graph::{Builder, ValueId};
 use crate::ops::pointwise::compare::EQ;
+use crate::ops::pointwise::logical::LOGICAL_AND;
 use crate::ops::pointwise::maximum::MAXIMUM;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::shape::{Layout, Shape};
@@ -40,8 +42,14 @@ pub static SCATTER: OpDef = OpDef {
     cases: || {
         // Each column of the index is a permutation, so that no place is written twice.
         let index = crate::ops::Sample::Values(vec![2.0, 0.0, 0.0, 1.0]);
-        let unique = |name| Case::new(name).f(&[3, 2]).arg(crate::dtype::DType::I64, &[2, 2], index.clone());
+        let unique = |name| Case::new(name).f(&[3, 2]).arg(DType::I64, &[2, 2], index.clone());
         let many = |name| Case::new(name).f(&[3, 2]).index(&[5, 2], 3).f(&[5, 2]).attr("dim", 0);
+        let values = |v: &[f64]| crate::ops::Sample::Values(v.to_vec());
+        let zeros = |name| {
+            let case = Case::new(name).arg(DType::F64, &[4], values(&[0.0, 2.0, -1.0, 0.5]));
+            let case = case.arg(DType::I64, &[6], values(&[0.0, 0.0, 1.0, 1.0, 2.0, 2.0]));
+            case.arg(DType::F64, &[6], values(&[2.0, -1.5, 0.0, 3.0, 0.0, 0.0])).attr("dim", 0)
+        };
         vec![
             unique("replaced").f(&[2, 2]).attr("dim", 0),
             unique("number").attr("dim", 0).attr("value", 1.5),
@@ -51,6 +59,9 @@ pub static SCATTER: OpDef = OpDef {
             many("averaged without").attr("reduce", "mean").attr("include_self", false),
             many("largest").attr("reduce", "amax"),
             many("smallest without").attr("reduce", "amin").attr("include_self", false),
+            many("multiplied").attr("reduce", "prod"),
+            many("multiplied without").attr("reduce", "prod").attr("include_self", false),
+            zeros("multiplied, zeros").attr("reduce", "prod"),
             Case::new("scalar").f(&[]).index(&[], 1).f(&[]).attr("dim", 0),
         ]
     },
@@ -251,9 +262,7 @@ fn gradient(cx: &mut GradCx) -> Result<()> {
     let (mut own_hit, mut source_hit) = (None, None);
     match how {
         Combine::Replace | Combine::Sum => {}
-        Combine::Prod => {
-            return Err(fail!(Gradient, "the gradient of a scatter by products is not supported"));
-        }
+        Combine::Prod => return product_gradient(cx, g, index, &at, keep),
         Combine::Mean => {
             let ty = cx.ty(g).clone();
             let (start, each) = (cx.full(&ty, keep as i64 as f64)?, cx.full(&ones, 1.0)?);
@@ -292,6 +301,65 @@ fn gradient(cx: &mut GradCx) -> Result<()> {
         if let Some(hit) = source_hit {
             ds = cx.keep_where(hit, ds)?;
         }
+        cx.set(2, ds)?;
+    }
+    Ok(())
+}
+
+/// Gradients of a scatter by products, without a division by 0: an element that is 0 counts as 1 in the product
+/// of the others. Where two values of one place are 0 there is nothing to pass on.
+fn product_gradient(cx: &mut GradCx, g: ValueId, index: ValueId, at: &Attrs, keep: bool) -> Result<()> {
+    let (x, y) = (cx.x(0)?, cx.y(0));
+    let zero = |cx: &mut GradCx, v: ValueId| cx.one(&EQ, &[v], Attrs::new().with("other", 0));
+    let scattered = at.clone().with("reduce", "prod").with("include_self", keep);
+    let source = match cx.opt_x(2) {
+        Some(src) => src,
+        None => {
+            let ty = TensorType::new(cx.ty(x).dtype, cx.ty(index).shape.clone());
+            let value = cx.args().float("value")?;
+            cx.full(&ty, value)?
+        }
+    };
+    let (whole, part) = (cx.ty(source).clone(), cx.ty(index).clone());
+    if cx.needs(0) {
+        let dx = if keep {
+            let none = zero(cx, x)?;
+            let scalar = TensorType::new(cx.ty(x).dtype, []);
+            let one = cx.full(&scalar, 1.0)?;
+            let filled = cx.choose(none, one, x)?;
+            let product = cx.one(&SCATTER, &[filled, index, source], scattered.clone())?;
+            let others = cx.div(product, filled)?;
+            cx.mul(g, others)?
+        } else {
+            cx.one(&SCATTER, &[g, index], at.clone().with("value", 0.0))?
+        };
+        cx.set(0, dx)?;
+    }
+    if cx.arity() > 2 && cx.needs(2) {
+        ensure!(
+            whole.shape == part.shape,
+            Gradient,
+            "source {whole} must have the shape of the index {part}"
+        );
+        let none = zero(cx, source)?;
+        let counted = cx.cast(none, whole.dtype)?;
+        let target = TensorType::new(whole.dtype, cx.ty(x).shape.clone());
+        let start = cx.full(&target, 0.0)?;
+        let zeros = cx.one(&SCATTER, &[start, index, counted], at.clone().with("reduce", "sum"))?;
+        let zeros = cx.one(&GATHER, &[zeros, index], at.clone())?;
+        let single = cx.one(&EQ, &[zeros], Attrs::new().with("other", 1))?;
+        let single = cx.call(&LOGICAL_AND, &[none, single])?;
+        let one = cx.full(&TensorType::new(whole.dtype, []), 1.0)?;
+        // The only 0 gets the product of the others; beside it, and without one, results are divided.
+        let rest = cx.choose(single, one, source)?;
+        let product = cx.one(&SCATTER, &[x, index, rest], scattered)?;
+        let alone = cx.mul(g, product)?;
+        let alone = cx.one(&GATHER, &[alone, index], at.clone())?;
+        let result = cx.mul(g, y)?;
+        let result = cx.one(&GATHER, &[result, index], at.clone())?;
+        let divisor = cx.choose(none, one, source)?;
+        let divided = cx.div(result, divisor)?;
+        let ds = cx.choose(single, alone, divided)?;
         cx.set(2, ds)?;
     }
     Ok(())
