@@ -16,14 +16,18 @@ operators! {
     index_reduce: INDEX_REDUCE;
     index_select: INDEX_SELECT, INDEX_ADD, INDEX_COPY, INDEX_FILL;
     index_tensor: INDEX;
+    isin: ISIN;
     kthvalue: KTHVALUE;
     masked_scatter: MASKED_SCATTER;
     median: MEDIAN, MEDIAN_DIM;
+    nanmedian: NANMEDIAN, NANMEDIAN_DIM;
+    nonzero_static: NONZERO_STATIC;
     one_hot: ONE_HOT, ONE_HOT_ROWS;
+    put: PUT;
     quantile: QUANTILE;
     scatter: SCATTER, SCATTER_ADD;
     searchsorted: SEARCHSORTED, BUCKETIZE;
-    sort: SORT, ARGSORT;
+    sort: SORT, ARGSORT, MSORT;
     take: TAKE, TAKE_ALONG_DIM;
     topk: TOPK;
 }

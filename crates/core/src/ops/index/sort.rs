@@ -47,6 +47,21 @@ pub static ARGSORT: OpDef = OpDef {
     cases,
 };
 
+/// Values in ascending order along dimension 0.
+pub static MSORT: OpDef = OpDef {
+    name: "msort",
+    schemas: &["msort(Tensor self) -> Tensor"],
+    infer: |cx| Ok(vec![cx.ty(0)?.clone()]),
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Same,
+    cost: Cost::PerOutput(10),
+    body: Body::Decompose(|b: &mut Builder, _: &OpCx, inputs: &[Option<ValueId>]| {
+        let attrs = Attrs::new().with("dim", 0).with("descending", false);
+        Ok(b.apply(&SORT, inputs, attrs)?[..1].to_vec())
+    }),
+    cases: || vec![Case::new("columns").distinct(&[3, 2]), Case::new("scalar").f(&[])],
+};
+
 fn infer(cx: &OpCx) -> Result<Vec<TensorType>> {
     let x = cx.ty(0)?;
     dim(cx)?;
