@@ -17,16 +17,7 @@ pub static LINSPACE: OpDef = OpDef {
     derivative: Derivative::NotDifferentiable("it has no tensor input"),
     precision: Precision::Same,
     cost: Cost::PerOutput(4),
-    body: Body::Pointwise(|cx| {
-        let (start, end, steps) = (cx.float("start")?, cx.float("end")?, cx.size("steps")?);
-        let step = if steps > 1 { (end - start) / (steps - 1) as f64 } else { 0.0 };
-        let i = Expr::Coord(0).cast(DType::F64);
-        let rest = float(steps as f64 - 1.0) - i.clone();
-        let near = Expr::Coord(0).lt(Expr::Int(steps as i64 / 2));
-        // One point is `start`.
-        let far = if steps > 1 { float(end) - rest * step } else { float(start) };
-        Ok(vec![near.select(i * step + float(start), far).cast(dtype(cx)?)])
-    }),
+    body: Body::Pointwise(|cx| Ok(vec![points(cx)?.cast(dtype(cx)?)])),
     cases: || {
         let case = |name| Case::new(name).attr("start", -1.0).attr("end", 2);
         vec![
@@ -37,6 +28,18 @@ pub static LINSPACE: OpDef = OpDef {
         ]
     },
 };
+
+/// The points in f64.
+pub fn points(cx: &OpCx) -> Result<Expr> {
+    let (start, end, steps) = (cx.float("start")?, cx.float("end")?, cx.size("steps")?);
+    let step = if steps > 1 { (end - start) / (steps - 1) as f64 } else { 0.0 };
+    let i = Expr::Coord(0).cast(DType::F64);
+    let rest = float(steps as f64 - 1.0) - i.clone();
+    let near = Expr::Coord(0).lt(Expr::Int(steps as i64 / 2));
+    // One point is `start`.
+    let far = if steps > 1 { float(end) - rest * step } else { float(start) };
+    Ok(near.select(i * step + float(start), far))
+}
 
 fn dtype(cx: &OpCx) -> Result<DType> {
     Ok(cx.opt_dtype("dtype")?.unwrap_or(DType::F32))

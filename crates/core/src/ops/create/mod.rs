@@ -12,6 +12,7 @@ operators! {
     eye: EYE;
     full: FULL, FULL_LIKE, NEW_FULL, SCALAR_TENSOR;
     linspace: LINSPACE;
+    logspace: LOGSPACE;
     ones: ONES, ONES_LIKE, NEW_ONES;
     tril_indices: TRIL_INDICES, TRIU_INDICES;
     window: HANN_WINDOW, HAMMING_WINDOW, BLACKMAN_WINDOW, BARTLETT_WINDOW;

@@ -78,6 +78,43 @@ pub static DSTACK: OpDef = OpDef {
     cases: || vec![Case::new("vectors").f(&[3]).f(&[3]), Case::new("matrices").f(&[2, 3]).f(&[2, 3])],
 };
 
+/// Vectors as columns, and matrices, joined along dimension 1.
+pub static COLUMN_STACK: OpDef = OpDef {
+    name: "column_stack",
+    schemas: &["column_stack(Tensor[] tensors) -> Tensor"],
+    infer: |cx| infer_joined(cx, 1, columns),
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Widest,
+    cost: Cost::PerOutput(0),
+    body: Body::Decompose(|b, _, inputs| joined(b, inputs, 1, |b, v| seen_as(b, v, columns))),
+    cases: || vec![Case::new("vectors").f(&[3]).f(&[3]), Case::new("mixed").f(&[2]).f(&[2, 3])],
+};
+
+macro_rules! at_least {
+    ($($def:ident $name:literal $view:expr;)*) => {$(
+        #[doc = concat!("Each tensor as PyTorch's `", $name, "` shows it: dimensions of size 1 are added.")]
+        pub static $def: OpDef = OpDef {
+            name: $name,
+            schemas: &[
+                concat!($name, "(Tensor self) -> Tensor"),
+                concat!($name, ".Sequence(Tensor[] tensors) -> Tensor[]"),
+            ],
+            infer: |cx| Ok(cx.present().map(|t| TensorType::new(t.dtype, $view(&t.shape))).collect()),
+            derivative: Derivative::ByDecomposition,
+            precision: Precision::Same,
+            cost: Cost::Free,
+            body: Body::Decompose(|b, _, inputs| inputs.iter().flatten().map(|&v| seen_as(b, v, $view)).collect()),
+            cases: || vec![Case::new("scalar").f(&[]), Case::new("several").f(&[2]).f(&[2, 3]).f(&[2, 1, 2])],
+        };
+    )*};
+}
+
+at_least! {
+    ATLEAST_1D "atleast_1d" |s: &Shape| at_least(s, 1);
+    ATLEAST_2D "atleast_2d" |s: &Shape| at_least(s, 2);
+    ATLEAST_3D "atleast_3d" layers;
+}
+
 fn new_dim(cx: &OpCx) -> Result<usize> {
     let rank = cx.shape(0)?.rank() + 1;
     if cx.opt_int("dim")?.is_some() { cx.dim("dim", rank) } else { Ok(0) }
@@ -86,6 +123,11 @@ fn new_dim(cx: &OpCx) -> Result<usize> {
 /// Leading dimensions of size 1 added up to `rank`.
 fn at_least(shape: &Shape, rank: usize) -> Shape {
     (shape.rank()..rank).map(|_| 1).chain(shape.iter().copied()).collect()
+}
+
+/// Scalars and vectors as columns.
+fn columns(shape: &Shape) -> Shape {
+    if shape.rank() > 1 { shape.clone() } else { [shape.numel(), 1].into() }
 }
 
 /// As PyTorch's `atleast_3d`: a vector lies along the middle dimension.

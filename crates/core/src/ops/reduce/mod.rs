@@ -30,6 +30,7 @@ operators! {
     prod: PROD, PROD_BACKWARD;
     renorm: RENORM;
     sum: SUM;
+    sum_to_size: SUM_TO_SIZE;
     trace: TRACE;
     trapezoid: TRAPEZOID, CUMULATIVE_TRAPEZOID;
     var: VAR, STD, VAR_MEAN, STD_MEAN, VAR_BACKWARD;

@@ -145,6 +145,28 @@ pub static DIAG_EMBED: OpDef = OpDef {
     },
 };
 
+/// All elements as a diagonal, `offset` above the main one.
+pub static DIAGFLAT: OpDef = OpDef {
+    name: "diagflat",
+    schemas: &["diagflat(Tensor self, int offset=0) -> Tensor"],
+    infer: |cx| {
+        let line = TensorType::new(cx.dtype(0)?, [cx.shape(0)?.numel()]);
+        let attrs = Attrs::new().with("offset", cx.opt_int("offset")?.unwrap_or(0));
+        (DIAG_EMBED.infer)(&OpCx { inputs: vec![Some(&line)], attrs: &attrs })
+    },
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Same,
+    cost: Cost::PerOutput(0),
+    body: Body::Decompose(|b, cx, inputs| {
+        let x = b.reshape(required(inputs, 0)?, &[cx.shape(0)?.numel()])?;
+        let attrs = Attrs::new().with("offset", cx.opt_int("offset")?.unwrap_or(0));
+        Ok(vec![b.one(&DIAG_EMBED, &[x], attrs)?])
+    }),
+    cases: || {
+        vec![Case::new("matrix").f(&[2, 2]).attr("offset", 1), Case::new("scalar").f(&[]).attr("offset", 0)]
+    },
+};
+
 /// The attributes of the diagonal that `diag` takes of a matrix.
 fn of_matrix(cx: &OpCx) -> Result<Option<Attrs>> {
     let Some(offset) = cx.opt_int("diagonal")? else { return Ok(None) };

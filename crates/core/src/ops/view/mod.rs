@@ -10,7 +10,7 @@ operators! {
     alias: ALIAS;
     as_strided: AS_STRIDED, AS_STRIDED_BACKWARD;
     clone: CLONE;
-    diagonal: DIAGONAL, DIAGONAL_SCATTER, DIAG_EMBED, DIAGONAL_SELECT;
+    diagonal: DIAGONAL, DIAGONAL_SCATTER, DIAG_EMBED, DIAGFLAT, DIAGONAL_SELECT;
     expand: EXPAND;
     expand_as: EXPAND_AS;
     flatten: FLATTEN;
@@ -21,7 +21,7 @@ operators! {
     reshape_as: RESHAPE_AS;
     select: SELECT, SELECT_SCATTER;
     slice: SLICE, SLICE_SCATTER;
-    split: SPLIT, SPLIT_WITH_SIZES, CHUNK, TENSOR_SPLIT, UNBIND;
+    split: SPLIT, SPLIT_WITH_SIZES, CHUNK, TENSOR_SPLIT, VSPLIT, HSPLIT, DSPLIT, UNBIND;
     squeeze: SQUEEZE;
     transpose: TRANSPOSE, M_T;
     unflatten: UNFLATTEN;

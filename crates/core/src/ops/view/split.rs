@@ -86,6 +86,56 @@ pub static TENSOR_SPLIT: OpDef = OpDef {
     },
 };
 
+/// Parts along dimension 0: `sections` of equal size, or those that end at `indices`.
+pub static VSPLIT: OpDef = OpDef {
+    name: "vsplit",
+    schemas: &[
+        "vsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]",
+        "vsplit.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]",
+    ],
+    infer: |cx| (TENSOR_SPLIT.infer)(&OpCx { inputs: cx.inputs.clone(), attrs: &along(cx, 0)? }),
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Same,
+    cost: Cost::Free,
+    body: Body::Decompose(|b, cx, inputs| b.apply(&TENSOR_SPLIT, inputs, along(cx, 0)?)),
+    cases: || vec![Case::new("halves").f(&[4, 2]).attr("sections", 2)],
+};
+
+/// Parts along dimension 1, of a vector along its own.
+pub static HSPLIT: OpDef = OpDef {
+    name: "hsplit",
+    schemas: &[
+        "hsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]",
+        "hsplit.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]",
+    ],
+    infer: |cx| (TENSOR_SPLIT.infer)(&OpCx { inputs: cx.inputs.clone(), attrs: &along(cx, 1)? }),
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Same,
+    cost: Cost::Free,
+    body: Body::Decompose(|b, cx, inputs| b.apply(&TENSOR_SPLIT, inputs, along(cx, 1)?)),
+    cases: || {
+        vec![
+            Case::new("thirds").f(&[2, 6]).attr("sections", 3),
+            Case::new("vector, at indices").f(&[5]).attr("indices", [1, 3]),
+        ]
+    },
+};
+
+/// Parts along dimension 2.
+pub static DSPLIT: OpDef = OpDef {
+    name: "dsplit",
+    schemas: &[
+        "dsplit.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]",
+        "dsplit.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]",
+    ],
+    infer: |cx| (TENSOR_SPLIT.infer)(&OpCx { inputs: cx.inputs.clone(), attrs: &along(cx, 2)? }),
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Same,
+    cost: Cost::Free,
+    body: Body::Decompose(|b, cx, inputs| b.apply(&TENSOR_SPLIT, inputs, along(cx, 2)?)),
+    cases: || vec![Case::new("halves").f(&[1, 2, 4]).attr("sections", 2)],
+};
+
 /// Every index of a dimension by itself, the dimension dropped.
 pub static UNBIND: OpDef = OpDef {
     name: "unbind",
@@ -115,6 +165,21 @@ pub static UNBIND: OpDef = OpDef {
     }),
     cases: || vec![Case::new("columns").f(&[2, 3]).attr("dim", 1)],
 };
+
+/// Attributes of the [`TENSOR_SPLIT`] along a dimension by its place. Sections are equal there.
+fn along(cx: &OpCx, place: usize) -> Result<Attrs> {
+    let x = cx.shape(0)?;
+    let dim = if place == 1 && x.rank() == 1 { 0 } else { place };
+    // The parts of rows and columns are those of a matrix at least.
+    let least = if place == 0 { 1 } else { dim };
+    ensure!(x.rank() > least, Shape, "{} has too few dimensions to be divided so", cx.ty(0)?);
+    if cx.opt_ints("indices")?.is_none() {
+        let sections = cx.size("sections")?;
+        let equal = sections > 0 && x[dim].is_multiple_of(sections);
+        ensure!(equal, Attribute, "{} in {sections} equal sections", x[dim]);
+    }
+    Ok(cx.attrs.clone().with("dim", dim as i64))
+}
 
 fn dim(cx: &OpCx) -> Result<usize> {
     let x = cx.shape(0)?;

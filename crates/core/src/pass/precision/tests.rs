@@ -53,7 +53,7 @@ fn apex_lists_are_apexs() {
         (
             Precision::Low,
             "_convolution _grouped_mm _prelu_kernel bilinear dot _scaled_dot_product_flash_attention_for_cpu einsum gru \
-             chain_matmul gru_cell inner linalg_matmul linalg_multi_dot linalg_vecdot lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell tensordot vdot",
+             chain_matmul gru_cell inner linalg_matmul conv_tbc linalg_multi_dot linalg_vecdot lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell tensordot vdot",
         ),
         (
             Precision::Full,
@@ -74,13 +74,13 @@ fn apex_lists_are_apexs() {
              polygamma special_polygamma special_psi special_zeta mvlgamma special_multigammaln logaddexp2 \
              linalg_cholesky_ex linalg_inv_ex linalg_solve_ex linalg_lu linalg_lu_factor linalg_lu_factor_ex \
              linalg_lu_solve lu_solve lu_unpack linalg_matrix_rank linalg_cond geqrf ormqr linalg_tensorinv linalg_tensorsolve \
-             linalg_vander vander _linalg_det _linalg_slogdet _linalg_solve_ex",
+             linalg_vander vander sum_to_size _linalg_det _linalg_slogdet _linalg_solve_ex",
         ),
         (
             Precision::Widest,
             "arctan2 block_diag concat concatenate cross grid_sampler grid_sampler_2d grid_sampler_3d kron dstack ger greater \
              greater_equal hstack hypot index_add index_copy index_put less less_equal linalg_cross multiply not_equal outer row_stack \
-             rsub scatter scatter_add scatter_reduce subtract divide true_divide vstack _unsafe_index_put \
+             rsub scatter scatter_add scatter_reduce subtract divide true_divide vstack _unsafe_index_put column_stack \
              index_reduce ldexp put",
         ),
     ];
