@@ -21,6 +21,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from .exporter import export
 from .recorder import SUFFIX, record
+from .training import AdamW
 
 
 class Write(nn.Module):
@@ -276,6 +277,24 @@ class Norms(nn.Module):
         return (self.lengths(self.spectral(x)) * self.filters(x[:, None]).sum((1, 2))[:, None]).pow(2).mean()
 
 
+class Embeddings(nn.Module):
+    """Weights that the forward pass writes: rows held to a norm when they are read, of one table and of a tied one."""
+
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Embedding(7, 4, max_norm=1.0)
+        self.tied = nn.Embedding(7, 4, max_norm=0.8, norm_type=1.0)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.tied.weight
+
+    def forward(self, ids, labels):
+        return F.cross_entropy(self.head(self.emb(ids) * self.tied(labels)), ids)
+
+
+RECORDED = {"embeddings": {"steps": 12, "optimizer": AdamW(lr=0.1)}}
+TRAIN_ALONE = {"embeddings"}  # decomposed, PyTorch cuts the gradients of weights that are written
+
+
 def models():
     """Name to module, inputs and dynamic shapes."""
     torch.manual_seed(0)
@@ -290,6 +309,7 @@ def models():
     found["branches"] = Branches(), (torch.randn(3, 4),), None
     found["loops"] = Loops(), (torch.randn(3, 4),), None
     found["norms"] = Norms(), (torch.randn(3, 4),), None
+    found["embeddings"] = Embeddings(), (torch.tensor([0, 1, 1, 3, 5]), torch.tensor([2, 4, 0, 0, 6])), None
     return found
 
 
@@ -304,11 +324,11 @@ def write(models, folder, only=(), **recorded):
         if only and name not in only:
             continue
         print(name)
-        for form in "train", "core":
+        for form in ("train",) if name in TRAIN_ALONE else ("train", "core"):
             archive = Path(folder) / f"{name}.{form}.pt2"
             export(module, args, archive, dynamic_shapes=dynamic_shapes, decompose=form == "core", compress=True)
             golden = archive.with_name(f"{name}.{form}{SUFFIX}")
-            record(module, args, golden, **recorded)
+            record(module, args, golden, **recorded | RECORDED.get(name, {}))
             text["sha256"] |= {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in (archive, golden)}
     manifest.write_text(json.dumps(text, indent=1, sort_keys=True) + "\n")
 

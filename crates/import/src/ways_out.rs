@@ -23,6 +23,9 @@ pub(crate) fn unknown(target: &str) -> String {
         "_ctc_loss" => {
             "export it without decompositions: the call `torch.nn.functional.ctc_loss` is supported"
         }
+        "embedding_renorm" => {
+            "export it without decompositions, which cut the gradient of the weights that `max_norm` scales"
+        }
         "while_loop" | "associative_scan" => {
             "write the loop in Python with a fixed number of steps, or as `scan`: it is unrolled"
         }

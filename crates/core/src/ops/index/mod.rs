@@ -11,6 +11,7 @@ operators! {
     embedding: EMBEDDING;
     embedding_bag: EMBEDDING_BAG;
     embedding_grad: EMBEDDING_DENSE_BACKWARD, EMBEDDING_DENSE_BACKWARD_EX, EMBEDDING_SPARSE_BACKWARD;
+    embedding_renorm: EMBEDDING_RENORM;
     gather: GATHER;
     index_put: INDEX_PUT, INDEX_PUT_IMPL;
     index_reduce: INDEX_REDUCE;

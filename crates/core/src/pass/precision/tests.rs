@@ -72,7 +72,7 @@ fn apex_lists_are_apexs() {
              special_logsumexp special_sinc special_softmax trace triangular_solve upsample_nearest3d \
              upsample_trilinear3d i0 special_i0 special_i0e special_i1 special_i1e special_erfcx special_log_ndtr special_ndtri \
              polygamma special_polygamma special_psi special_zeta mvlgamma special_multigammaln logaddexp2 \
-             linalg_cholesky_ex linalg_inv_ex linalg_solve_ex linalg_lu linalg_lu_factor linalg_lu_factor_ex \
+             embedding_renorm_ linalg_cholesky_ex linalg_inv_ex linalg_solve_ex linalg_lu linalg_lu_factor linalg_lu_factor_ex \
              linalg_lu_solve lu_solve lu_unpack linalg_matrix_rank linalg_cond geqrf ormqr linalg_tensorinv linalg_tensorsolve \
              linalg_vander vander sum_to_size _linalg_det _linalg_slogdet _linalg_solve_ex",
         ),
