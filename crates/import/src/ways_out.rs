@@ -17,8 +17,22 @@ pub(crate) fn unknown(target: &str) -> String {
         "lstm" | "gru" | "rnn_tanh" | "rnn_relu" => {
             "give the module the padded batch instead of a packed sequence, and mask the padded steps in the loss"
         }
-        "nonzero" | "masked_select" | "unique_dim" | "_unique2" | "unique_consecutive" => {
+        "nonzero"
+        | "argwhere"
+        | "masked_select"
+        | "_unique"
+        | "unique_dim"
+        | "_unique2"
+        | "unique_consecutive"
+        | "unique_dim_consecutive" => {
             "its shape depends on data: keep the shape and use `where`, `masked_fill` or `topk` with a fixed count"
+        }
+        "bincount" => {
+            "its length depends on data: `torch.zeros(n).index_add(0, index, weights)`, with ones for weights if there are \
+             none, counts up to a fixed n"
+        }
+        "equal" | "allclose" | "item" | "_local_scalar_dense" | "is_nonzero" => {
+            "a number in Python depends on data: keep it a tensor, and choose by `torch.where` or `torch.cond`"
         }
         "_ctc_loss" => {
             "export it without decompositions: the call `torch.nn.functional.ctc_loss` is supported"
