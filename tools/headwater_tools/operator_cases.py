@@ -15,7 +15,7 @@ def collect(c):
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
         distances, order_statistics, matrices, sampling, bags, fourier, margins, matrix_norms, triangles, geometry, windows,
         volumes_resampled, turns, without_nan, alignments, ties, orthogonal, powers, variables,
-        special,
+        special, gammas, small_functions, divided, written, factors, conditions,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -1213,3 +1213,139 @@ def special(c):
     c("special_xlog1py.default", c.u(0.1, 2, 2, 3), c.u(-0.8, 2, 3))
     c("special_xlog1py.default", c.fixed(torch.zeros(3, dtype=F64)), c.fixed(torch.tensor([-1.0, 0.5, float("nan")], dtype=F64)))
     c("heaviside.default", c.fixed(torch.tensor([-1.0, 0.0, 2.0], dtype=F64)), c.fixed(torch.tensor(0.5, dtype=F64)))
+
+
+def gammas(c):
+    c("digamma.default", c.u(0.2, 8, 3, 4))
+    c("digamma.default", torch.tensor([-0.5, -1.25, 1e-3, 40.0], dtype=F64))
+    for n in (0, 1, 2, 5):
+        c("polygamma.default", n, c.u(0.2, 8, 2, 3))
+    c("polygamma.default", 1, torch.tensor([-0.5, -2.75, 1e-2, 30.0], dtype=F64))
+    c("mvlgamma.default", c.u(1.5, 8, 2, 3), 3)
+    c("special_zeta.default", c.fixed(c.u(1.5, 6, 2, 3)), c.u(0.3, 8, 2, 3))
+    c("special_zeta.default", c.fixed(torch.tensor([1.0, 0.5, 2.0, 3.0], dtype=F64)), c.fixed(torch.tensor([2.0, 2.0, -0.5, -1.5], dtype=F64)))
+    c("special_zeta.other_scalar", c.fixed(c.u(1.5, 6, 3)), 2.0)
+
+
+def small_functions(c):
+    wide = torch.tensor([-45.0, -31.0, -3.0, 0.0, 0.5, 29.0, 60.0], dtype=F64)
+    for name in "i0 special_i0e special_i1 special_i1e".split():
+        c(f"{name}.default", c.f(3, 4))
+        c(f"{name}.default", wide if name.endswith("e") else wide / 4)
+    c("special_erfcx.default", c.f(3, 4))
+    c("special_erfcx.default", torch.tensor([-3.0, 1.9, 2.1, 10.0, 300.0], dtype=F64))
+    c("special_log_ndtr.default", c.f(3, 4))
+    c("special_log_ndtr.default", torch.tensor([-40.0, -1.5, 0.0, 6.0], dtype=F64))
+    c("special_ndtri.default", c.u(0.02, 0.98, 3, 4))
+    c("special_ndtri.default", c.fixed(torch.tensor([0.0, 1e-12, 0.5, 1.0, -1.0], dtype=F64)))
+    c("logaddexp2.default", c.f(2, 3), c.f(3))
+    c("ldexp.Tensor", c.f(2, 3), c.i(6, 3))
+    c("float_power.Tensor_Tensor", c.u(0.3, 2, 2, 3), c.f(3))
+    c("float_power.Tensor_Scalar", c.f(4), 2)
+    c("float_power.Scalar", 2, c.f(4))
+    c("angle.default", c.f(4))
+    inf, nan = INF, float("nan")
+    numbers = [torch.tensor([1.0, 2.0, inf, inf, nan, 3.0], dtype=F64), torch.tensor([1.0, 2.001, inf, -inf, nan, inf], dtype=F64)]
+    for equal_nan in (False, True):
+        c("isclose.default", *numbers, rtol=0.01, atol=0.001, equal_nan=equal_nan)
+    for name in "isposinf isneginf".split():
+        c(f"{name}.default", numbers[1])
+    for name in "gcd lcm".split():
+        c(f"{name}.default", torch.tensor([12, -18, 0, 0, 7]), torch.tensor([-8, 27, -5, 0, 1]))
+    for name in "bitwise_left_shift bitwise_right_shift".split():
+        c(f"{name}.Tensor", torch.tensor([5, -5, 1, -1, 7]), torch.tensor([2, 1, 62, 63, 0]))
+        c(f"{name}.Tensor_Scalar", torch.tensor([5, -5, 1], dtype=torch.int32), 3)
+    c("__lshift__.Scalar", torch.tensor([5, -5, 1]), 3)
+    c("__rshift__.Scalar", torch.tensor([5, -5, 1]), 1)
+    c("rrelu.default", c.f(3, 4), 0.1, 0.4, False)
+
+
+def divided(c):
+    c("vsplit.int", c.f(4, 2), 2)
+    c("vsplit.array", c.f(4, 2), [1, 3])
+    c("hsplit.int", c.f(2, 6), 3)
+    c("hsplit.array", c.f(5), [1, 3])
+    c("dsplit.int", c.f(1, 2, 4), 2)
+    c("column_stack.default", [c.f(2), c.f(2, 3)])
+    for name in "atleast_1d atleast_2d atleast_3d".split():
+        c(f"{name}.default", c.f(3))
+        c(f"{name}.Sequence", [c.f(), c.f(2, 3)])
+    c("diagflat.default", c.f(2, 2), 1)
+    c("combinations.default", c.f(4))
+    c("combinations.default", c.f(3), 3, True)
+    c("sum_to_size.default", c.f(2, 3, 4), [3, 1])
+    for dtype in (F64, I64):
+        c("logspace.default", 0.0, 3.0, 5, dtype=dtype)
+    c("logspace.default", -1.0, 2.0, 4, 2.0, dtype=F64)
+    c("linalg_vander.default", c.f(2, 3))
+    c("linalg_vander.default", c.i(4, 3), N=4)
+    c("vander.default", c.fixed(c.f(3)))  # PyTorch multiplies in place, and then cannot differentiate
+    c("vander.default", c.fixed(c.f(3)), 2, True)
+    c("msort.default", c.d(3, 2))
+    c("isin.Tensor_Tensor", c.i(6, 2, 3), c.i(6, 4))
+    c("isin.Tensor_Scalar", c.i(3, 5), 1, invert=True)
+    c("conv_tbc.default", c.f(4, 2, 3), c.f(3, 3, 2), c.f(2), 1)
+    c("adaptive_max_pool3d.default", c.d(1, 2, 4, 5, 3), [2, 3, 2])
+
+
+def written(c):
+    c("put.default", c.f(2, 3), torch.tensor([[4, -6], [2, 1]]), c.f(4))
+    c("put.default", c.f(2, 3), torch.tensor([4, 4, -6, 1]), c.f(2, 2), True)
+    holes = torch.tensor([[1.0, float("nan"), -2.0, 0.5], [3.0, float("nan"), float("nan"), float("nan")]], dtype=F64)
+    c("nanmedian.default", c.d(2, 3))
+    c("nanmedian.default", holes)
+    c("nanmedian.dim", c.d(3, 4), 1)
+    c("nanmedian.dim", holes, 1, True)
+    c("nanmedian.dim", holes, 0)
+    c("nonzero_static.default", torch.tensor([[0.0, 1.5, 0.0], [-2.0, 0.5, 0.0]], dtype=F64), size=4)
+    c("nonzero_static.default", torch.tensor([0, 1, 2]), size=1, fill_value=7)
+    c("embedding_renorm_.default", c.fixed(c.f(4, 3)), c.i(4, 2, 2), 1.0, 2.0)
+    index = torch.tensor([0, 2, 0, 1])
+    for reduce in "prod mean amax amin".split():
+        for include_self in (True, False):
+            c("index_reduce.default", c.d(3, 2), 0, index, c.d(4, 2) + 0.1, reduce, include_self=include_self)
+    products = torch.tensor([2.0, -1.5, 0.0, 3.0, 0.0, 0.0], dtype=F64)
+    for include_self in (True, False):
+        c("scatter_reduce.two", torch.tensor([0.5, 2.0, -1.0, 0.5], dtype=F64), 0, torch.tensor([0, 0, 1, 1, 2, 2]), products, "prod", include_self=include_self)
+
+
+def factors(c):
+    for shape in (3, 3), (2, 3, 3), (4, 2), (2, 4):
+        c("linalg_lu.default", c.f(*shape))
+        c("linalg_lu_factor.default", c.f(*shape))
+    c("linalg_lu_factor_ex.default", c.f(3, 3))
+    lu = lambda n: torch.eye(n, dtype=F64) * 2 + torch.arange(n * n, dtype=F64).view(n, n) / 20
+    pivots = torch.tensor([3, 2, 3], dtype=torch.int32)
+    c("lu_unpack.default", lu(3), pivots)
+    for left in (True, False):
+        for adjoint in (False, True):
+            c("linalg_lu_solve.default", lu(3), pivots, c.f(3, 2) if left else c.f(2, 3), left=left, adjoint=adjoint)
+    c("lu_solve.default", c.f(3, 2), lu(3), pivots)
+    even = lambda n: (lambda a: a @ a.mT + n * torch.eye(n, dtype=F64))(c.f(n, n))
+    c("linalg_cholesky_ex.default", even(3))
+    c("linalg_cholesky_ex.default", even(3), upper=True)
+    c("linalg_inv_ex.default", even(3))
+    c("linalg_solve_ex.default", even(3), c.f(3, 2))
+    c("geqrf.default", c.fixed(c.f(4, 3)))
+    c("geqrf.default", c.fixed(c.f(2, 2, 3)))
+    for left in (True, False):
+        for transpose in (False, True):
+            c("ormqr.default", c.f(4, 3), c.u(0.2, 1.5, 3), c.f(4, 2) if left else c.f(2, 4), left, transpose)
+    c("linalg_tensorinv.default", c.f(2, 2, 4))
+    c("linalg_tensorsolve.default", c.f(2, 2, 4), c.f(2, 2))
+    c("linalg_tensorsolve.default", c.f(2, 4, 2), c.f(4), [0])
+
+
+def conditions(c):
+    for p in (None, 2, -2):
+        c("linalg_cond.default", c.f(2, 3, 3), p)
+    for p in (1, INF):  # PyTorch writes over the inverse, and then cannot differentiate
+        c("linalg_cond.default", c.fixed(c.f(2, 3, 3)), p)
+    c("linalg_cond.p_str", c.fixed(c.f(3, 3)), "fro")
+    c("linalg_cond.default", c.f(2, 4))
+    flat = torch.tensor([[1.0, 2.0], [2.0, 4.0]], dtype=F64)
+    c("linalg_matrix_rank.default", c.f(2, 3, 3), 0.1)
+    c("linalg_matrix_rank.atol_rtol_float", torch.stack([flat, flat + torch.eye(2, dtype=F64)]))
+    c("linalg_matrix_rank.atol_rtol_float", flat, atol=6.0)
+    c("linalg_matrix_rank.atol_rtol_tensor", torch.stack([flat, flat]), atol=torch.tensor([0.1, 9.0], dtype=F64))
+    c("linalg_matrix_rank.tol_tensor", flat, torch.tensor(0.1, dtype=F64))

@@ -216,7 +216,8 @@ def choices(device, dtype=torch.bfloat16):
                     torch.set_autocast_enabled(device, False)
             return pytree.tree_leaves(out)[0].dtype
 
-        if result(False, torch.float32) is None:  # it reads numbers, which fake tensors lack
+        plain = result(False, torch.float32)
+        if plain is None or not (plain.is_floating_point or plain.is_complex):  # it reads numbers, or makes integers
             continue
         if result(True, torch.float32) == dtype:
             found[name] = "low"
