@@ -3,7 +3,7 @@
     python -m headwater_tools.operators goldens/ops/             # all of them
     python -m headwater_tools.operators goldens/ops/ clamp qr    # the files named
 
-The cases stand in `operator_cases.py`; `goldens/README.md` describes the files. An operator that the installed PyTorch
+The cases stand in `operator_cases/`; `goldens/README.md` describes the files. An operator that the installed PyTorch
 lacks is skipped with a message, and its file stays as another version recorded it.
 """
 
