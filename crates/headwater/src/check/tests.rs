@@ -50,6 +50,33 @@ fn a_check_has_the_bits_of_the_training_plan() {
     }
 }
 
+#[test]
+fn deviations_of_16_bits_hold_what_roundings_exchange() {
+    let mut b = Builder::new();
+    let x = b.parameter("x", DType::F64, &[4096]);
+    let y = b.shift(x, -1.0).unwrap();
+    let y = b.call(&ops::pointwise::sign::SIGN, &[y]).unwrap();
+    b.output("y", y, OutputRole::User);
+    let graph = b.finish();
+    let cpu = Cpu::new(1);
+    // Numbers that lie 2e-3 about 1 at most: a rounding of f16, 5e-4, turns signs of many.
+    let near =
+        Tensor::float(DType::F64, [4096], (0..4096).map(|i| 1.0 + f64::from(i - 2048) * 1e-6).collect());
+    let feed = |graph: &Graph| {
+        let of = |input: &crate::core::graph::Input| match input.name.as_str() {
+            "x" => near.clone(),
+            _ => Tensor::full(graph.ty(input.value), 0.0),
+        };
+        Ok(graph.inputs.iter().map(of).collect())
+    };
+    let sampled = |dtype, rounded| deviations(&graph, dtype, rounded, cpu.target(), &cpu, feed).unwrap()[0];
+    // In f32 nothing turns; results of norm 64 are rounded.
+    assert!(sampled(DType::F32, false) < 64.0 * f64::from(f32::EPSILON));
+    // Of norm 64; each sign that turns moves it by 2. Roundings of 3e-4 on average turn about an eighth.
+    let moved = sampled(DType::F16, true);
+    assert!(moved > 0.1 * 64.0 && moved < 1.5 * 64.0, "{moved}");
+}
+
 /// A sum of a sum with itself, `depth` times over, and its gradient's output.
 fn doubled(depth: usize) -> Graph {
     let mut b = Builder::new();
