@@ -239,8 +239,9 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
         }
     }
     let exact = Prepared::new(&forward, DType::F64, prover.target())?.graph;
-    let deviations =
-        deviations(&exact, precision, rounded, target, prover, |graph| feed(graph, &bound, golden))?;
+    let deviations = deviations(&exact, precision, rounded, target, prover, confidence, |graph| {
+        feed(graph, &bound, golden)
+    })?;
     let mut report = CheckReport {
         precision: precision.to_string(),
         compared: vec![],
@@ -403,19 +404,25 @@ const MAGNIFICATION: f64 = 1e-8;
 /// it stays.
 const GROWTH: f64 = 1.5;
 
+/// Moves by exchanges that are allowed, of the largest of three samples. Exchanges are many and independent, so squares of moves
+/// are near their mean: of ten equal ones, four times as many have a chance of 1e-12 (Poisson).
+const EXCHANGED: f64 = 2.0;
+
 /// By output, a sample of the standard deviation of its error (Euclidean norm) when the graph, which is in
 /// f64, runs at `precision`; 0 where the sample says nothing, because something discrete has flipped. `feed`
 /// makes a graph's inputs.
 ///
 /// With `rounded` inputs, in 16 bits, roundings of their true size are sampled too. They exchange the largest of numbers that
 /// are nearly equal, and signs of small ones: of a share `p` of the elements that pass a gradient on, which moves it by
-/// `√(2p)` of its norm, far more than the roundings.
+/// `√(2p)` of its norm, far more than the roundings. [`EXCHANGED`] times the largest such move is allowed: the deviation is
+/// that over `confidence`.
 fn deviations(
     graph: &Graph,
     precision: DType,
     rounded: bool,
     target: &Target,
     prover: &dyn Device,
+    confidence: f64,
     feed: impl Fn(&Graph) -> Result<Vec<Tensor>>,
 ) -> Result<Vec<f64>> {
     let graph = pass::fuse(sampled(graph, target, precision, rounded)?, prover.target())?;
@@ -436,13 +443,17 @@ fn deviations(
         false => 0.0,
     };
     let unit = precision.epsilon() / 2.0;
-    let full = rounded.then(|| run(2.0, unit)).transpose()?;
+    let mut full = Vec::new();
+    for key in [2.0, 3.0, 4.0].into_iter().filter(|_| rounded) {
+        full.push(run(key, unit)?);
+    }
     Ok((0..exact.len())
         .map(|i| {
             let (half, whole) = (moved(&half, i), moved(&whole, i));
             let deviation = whole.max(moved(&other, i)) / MAGNIFICATION * unit;
             let smooth = if deviation.is_finite() && whole >= GROWTH * half { deviation } else { 0.0 };
-            full.as_ref().map_or(smooth, |full| smooth.max(moved(full, i)))
+            let exchanged = full.iter().map(|full| moved(full, i)).fold(0.0, f64::max);
+            smooth.max(EXCHANGED * exchanged / confidence)
         })
         .collect())
 }

@@ -69,12 +69,28 @@ fn deviations_of_16_bits_hold_what_roundings_exchange() {
         };
         Ok(graph.inputs.iter().map(of).collect())
     };
-    let sampled = |dtype, rounded| deviations(&graph, dtype, rounded, cpu.target(), &cpu, feed).unwrap()[0];
+    let sampled =
+        |dtype, rounded| deviations(&graph, dtype, rounded, cpu.target(), &cpu, 1.0, feed).unwrap()[0];
     // In f32 nothing turns; results of norm 64 are rounded.
     assert!(sampled(DType::F32, false) < 64.0 * f64::from(f32::EPSILON));
-    // Of norm 64; each sign that turns moves it by 2. Roundings of 3e-4 on average turn about an eighth.
+    // The norm is 64, and each sign that turns moves it by 2. Roundings of 3e-4 on average turn an eighth: 45, twice.
     let moved = sampled(DType::F16, true);
-    assert!(moved > 0.1 * 64.0 && moved < 1.5 * 64.0, "{moved}");
+    assert!(moved > 30.0 && moved < 2.0 * 64.0, "{moved}");
+}
+
+/// In f16 roundings exchange the largest numbers of ResNet's first pool, and signs in front of ReLU.
+#[test]
+fn a_gradient_behind_a_pool_that_is_off_by_half_is_seen_in_f16() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens/resnet");
+    let model = Model::open(&folder.join("resnet.train.pt2")).unwrap();
+    let golden = Golden::read(&folder.join("resnet.train.golden.safetensors")).unwrap();
+    let report = check(&model, &golden, DType::F16, &Cpu::new(2)).unwrap();
+    let first = |c: &&Compared| {
+        c.kind == Kind::Gradient && c.name == "model.resnet.embedder.embedder.convolution.weight"
+    };
+    let first = report.compared.iter().find(first).unwrap();
+    let allowed = first.bound * first.size / first.norm;
+    assert!(first.passed && allowed < 0.5, "{allowed} of its norm is allowed");
 }
 
 /// A sum of a sum with itself, `depth` times over, and its gradient's output.
