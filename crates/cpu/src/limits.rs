@@ -6,6 +6,8 @@
 
 use crate::memory::CpuMemory;
 use crate::pool::{Pool, Shared};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::amx;
 use crate::tier::Tier;
 use headwater_core::DType;
 use headwater_core::diagnostic::Result;
@@ -23,7 +25,7 @@ pub struct Limits {
     pub f32: f64,
     /// The same on f64.
     pub f64: f64,
-    /// Multiply-adds for products of bf16: of pairs where there are instructions for these, of f32 otherwise.
+    /// Multiply-adds for products of bf16: of pairs or tiles where there are instructions for these, of f32 otherwise.
     pub bf16: f64,
     /// Bytes a second of an ordinary copy, read and written counted both; the destination's lines are read as
     /// well.
@@ -114,12 +116,11 @@ pub fn arithmetic(pool: &Pool, tier: Tier, workload: Workload) -> Arithmetic {
     let f32 =
         best(workload.runs, adds(lanes(tier, 4)), || each(&|| f64::from(fma_f32(tier, workload.rounds))));
     let f64 = best(workload.runs, adds(lanes(tier, 8)), || each(&|| fma_f64(tier, workload.rounds)));
-    let bf16 = match pairs(tier) {
-        true => best(workload.runs, 2.0 * adds(lanes(tier, 4)), || {
-            each(&|| f64::from(fma_bf16(tier, workload.rounds)));
-        }),
-        false => f32,
-    };
+    let bf16 = bf16_sums(tier).map(|[sums, each_adds]| {
+        let operations = 2.0 * (sums * each_adds * workload.rounds * threads) as f64;
+        best(workload.runs, operations, || each(&|| f64::from(fma_bf16(tier, workload.rounds))))
+    });
+    let bf16 = bf16.unwrap_or(f32);
     Arithmetic { f32, f64, bf16 }
 }
 
@@ -179,7 +180,7 @@ fn registers(tier: Tier) -> usize {
         #[cfg(target_arch = "aarch64")]
         Tier::Neon | Tier::NeonBf16 => REGISTERS_OF_32,
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 | Tier::Avx512Bf16 => REGISTERS_OF_32,
+        Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => REGISTERS_OF_32,
         _ => REGISTERS,
     }
 }
@@ -187,24 +188,27 @@ fn registers(tier: Tier) -> usize {
 /// Elements of `size` bytes in a register of the tier.
 pub(crate) fn lanes(tier: Tier, size: usize) -> usize {
     match tier {
-        Tier::Pairs | Tier::Portable => 16 / size,
+        Tier::Tiles | Tier::Pairs | Tier::Portable => 16 / size,
         #[cfg(target_arch = "aarch64")]
         Tier::Neon | Tier::NeonBf16 => 16 / size,
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => 32 / size,
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 | Tier::Avx512Bf16 => 64 / size,
+        Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => 64 / size,
     }
 }
 
-/// True if the tier has instructions for products of pairs of bf16.
-pub(crate) fn pairs(tier: Tier) -> bool {
+/// Sums of a round of [`fma_bf16`], and products that are added to each. None if the tier has no instructions for
+/// products of bf16.
+fn bf16_sums(tier: Tier) -> Option<[usize; 2]> {
     match tier {
         #[cfg(target_arch = "aarch64")]
-        Tier::NeonBf16 => true,
+        Tier::NeonBf16 => Some([registers(tier) * lanes(tier, 4), 2]),
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512Bf16 => true,
-        _ => false,
+        Tier::Avx512Bf16 => Some([registers(tier) * lanes(tier, 4), 2]),
+        #[cfg(target_arch = "x86_64")]
+        Tier::Amx => Some([amx::SUMS, amx::DEPTH]),
+        _ => None,
     }
 }
 
@@ -399,7 +403,7 @@ fn fma_f32(tier: Tier, rounds: usize) -> f32 {
     match tier {
         // SAFETY: a tier is in use only where the processor has its instructions.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 | Tier::Avx512Bf16 => unsafe { x86::avx512_f32(rounds) },
+        Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => unsafe { x86::avx512_f32(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => unsafe { x86::avx2_f32(rounds) },
@@ -414,7 +418,7 @@ fn fma_f64(tier: Tier, rounds: usize) -> f64 {
     match tier {
         // SAFETY: a tier is in use only where the processor has its instructions.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 | Tier::Avx512Bf16 => unsafe { x86::avx512_f64(rounds) },
+        Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => unsafe { x86::avx512_f64(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => unsafe { x86::avx2_f64(rounds) },
@@ -425,16 +429,19 @@ fn fma_f64(tier: Tier, rounds: usize) -> f64 {
     }
 }
 
-/// Products of pairs of bf16, of which the tier must have instructions.
+/// Products of pairs or tiles of bf16, of which the tier must have instructions.
 fn fma_bf16(tier: Tier, rounds: usize) -> f32 {
     match tier {
         // SAFETY: a tier is in use only where the processor has its instructions.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512Bf16 => unsafe { x86::avx512_bf16(rounds) },
         // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Amx => unsafe { amx::multiply_in_registers(rounds) },
+        // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Tier::NeonBf16 => unsafe { neon::neon_bf16(rounds) },
-        _ => unreachable!("{} has no products of pairs ({rounds} rounds)", tier.name()),
+        _ => unreachable!("{} has no products of bf16 ({rounds} rounds)", tier.name()),
     }
 }
 
@@ -445,7 +452,7 @@ fn copy(tier: Tier, from: &[u8], to: &mut [u8], streaming: bool) {
         // SAFETY: the tier has AVX2; both are one block, and blocks start at multiples of their size in
         // memory that is aligned to 64 bytes.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 | Tier::Avx512 | Tier::Avx512Bf16 => unsafe { x86::copy(from, to, streaming) },
+        Tier::Avx2 | Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => unsafe { x86::copy(from, to, streaming) },
         _ => {
             let _ = streaming;
             to.copy_from_slice(from);
@@ -457,7 +464,7 @@ fn sum(tier: Tier, block: &[u8]) -> u64 {
     match tier {
         // SAFETY: the tier has AVX2.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 | Tier::Avx512 | Tier::Avx512Bf16 => unsafe { x86::sum(block) },
+        Tier::Avx2 | Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => unsafe { x86::sum(block) },
         _ => added(block),
     }
 }
@@ -501,8 +508,9 @@ mod tests {
             let want = |size| (registers(tier) * lanes(tier, size)) as f64;
             assert!((fma_f64(tier, 40_000) - want(8)).abs() < 1e-9);
             assert!((f64::from(fma_f32(tier, 40_000)) - want(4)).abs() < 1e-2);
-            if pairs(tier) {
-                assert_eq!(f64::from(fma_bf16(tier, 1 << 16)), want(4));
+            if let Some([sums, _]) = bf16_sums(tier) {
+                // 2⁻¹⁶ is added to each, round after round.
+                assert_eq!(f64::from(fma_bf16(tier, 1 << 16)), sums as f64);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The CPU as passes see it: every element type, and the figures of its kernels and caches.
 
 use crate::kernels::{Kernels, Site};
-use crate::limits::{lanes, pairs};
+use crate::limits::lanes;
 use crate::rows::WHOLE;
 use crate::tier::Tier;
 use headwater_core::ops::OpDef;
@@ -58,12 +58,21 @@ pub(crate) fn target(threads: usize, tier: Tier, kernels: Arc<Kernels>) -> Targe
     }
 }
 
-/// Nominal rates. They are two fused multiply-adds of full vectors a cycle at 3 GHz on every thread. Memory
-/// traffic is 10 GB/s for each of at most 16 threads.
+/// Nominal rates. They are two fused multiply-adds of full vectors a cycle at 3 GHz on every thread. Pairs of bf16
+/// double that. Products on AMX were measured at four times the rate of f32's. Memory traffic is 10 GB/s for each of at most 16
+/// threads.
 fn rates(threads: usize, tier: Tier) -> Rates {
     let flops = threads as f64 * 3e9 * 4.0 * lanes(tier, 4) as f64;
-    let low_flops = if pairs(tier) { 2.0 * flops } else { flops };
-    Rates { flops, low_flops, bytes: threads.min(16) as f64 * 1e10 }
+    let bf16 = match tier {
+        #[cfg(target_arch = "x86_64")]
+        Tier::Amx => 4.0,
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512Bf16 => 2.0,
+        #[cfg(target_arch = "aarch64")]
+        Tier::NeonBf16 => 2.0,
+        _ => 1.0,
+    };
+    Rates { flops, low_flops: bf16 * flops, bytes: threads.min(16) as f64 * 1e10 }
 }
 
 /// The operators that kernels support, for a number of threads and a tier.

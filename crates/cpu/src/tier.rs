@@ -3,8 +3,8 @@
 //! All tiers do the same operations in the same order: by the same Rust loops, compiled for different
 //! instruction sets (Rust never contracts or reorders floating point by itself) or written on their vectors,
 //! or by machine code that `rows` writes. So all give the same bits, except in products (of matrices, in
-//! convolutions and attention) and Fourier transforms: the higher tiers multiply and add with one rounding, and the highest takes
-//! pairs of bf16, for which subnormal numbers are zero. NEON's products have AVX2's lanes, blocks and order of sums, and
+//! convolutions and attention) and Fourier transforms: the higher tiers multiply and add with one rounding, and the highest take
+//! pairs or tiles of bf16, for which subnormal numbers are zero. NEON's products have AVX2's lanes, blocks and order of sums, and
 //! so should have its bits; no machine has compared them.
 
 use headwater_core::diagnostic::Result;
@@ -37,6 +37,8 @@ macro_rules! tiers {
     };
 }
 tiers! {
+    /// As the portable one, with products of bf16 by tiles as AMX multiplies them: to test these on any processor.
+    Tiles "tiles";
     /// As the portable one, with products of bf16 by pairs as AVX512_BF16 takes them: to test these on any
     /// processor.
     Pairs "pairs";
@@ -53,6 +55,8 @@ tiers! {
     Avx512 "avx512" on "x86_64";
     /// The same with AVX512_BF16: products of matrices in bf16 take pairs of numbers.
     Avx512Bf16 "avx512bf16" on "x86_64";
+    /// The same with AMX: products of matrices in bf16 take tiles of 16 × 32 numbers.
+    Amx "amx" on "x86_64";
 }
 
 impl Tier {
@@ -63,7 +67,11 @@ impl Tier {
             use std::arch::is_x86_feature_detected as has;
             let avx2 = has!("avx2") && has!("fma") && has!("f16c") && has!("bmi2");
             if avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
-                return if has!("avx512bf16") { Tier::Avx512Bf16 } else { Tier::Avx512 };
+                return match has!("avx512bf16") {
+                    true if crate::simd::amx::available() => Tier::Amx,
+                    true => Tier::Avx512Bf16,
+                    false => Tier::Avx512,
+                };
             }
             if avx2 {
                 return Tier::Avx2;
@@ -76,7 +84,7 @@ impl Tier {
         Tier::Portable
     }
 
-    /// The tier that is fastest on this processor: the highest, except on Intel's with AVX512_BF16.
+    /// The tier that is fastest on this processor: the highest, except on Intel's with AVX512_BF16 and without AMX.
     ///
     /// VDPBF16PS multiplies there at 0.55 of the rate of FMA in f32 (`bench machine`, a Xeon of family 6, model 207),
     /// on Zen 5 at twice. So Intel's widen bf16 to f32, which makes products 1.4 to 1.6 times as fast.
@@ -170,11 +178,11 @@ impl Tier {
     pub(crate) fn run<L: Loop>(self, l: L) -> L::Out {
         #[cfg(target_arch = "x86_64")]
         match self {
-            Tier::Pairs | Tier::Portable => {}
+            Tier::Tiles | Tier::Pairs | Tier::Portable => {}
             // SAFETY: devices take only tiers that the processor has.
             Tier::Avx2 => return unsafe { avx2(l) },
             // SAFETY: as above.
-            Tier::Avx512 | Tier::Avx512Bf16 => return unsafe { avx512(l) },
+            Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => return unsafe { avx512(l) },
         }
         l.run()
     }

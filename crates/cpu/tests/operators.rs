@@ -41,8 +41,9 @@ fn check(op: &'static OpDef, case: &Case, dtype: DType, cpus: &[Cpu], wrong: &mu
             wrong.push(format!("{name}: {} threads give other bits", cpu.pool().threads()));
         }
     }
-    // Pairs are of bf16.
-    let others = |t: &Tier| *t < Tier::detect() && (*t != Tier::Pairs || dtype == DType::BF16);
+    // Pairs and tiles are of bf16.
+    let others =
+        |t: &Tier| *t < Tier::detect() && (!matches!(t, Tier::Tiles | Tier::Pairs) || dtype == DType::BF16);
     for tier in Tier::ALL.into_iter().filter(others) {
         let cpu = cpus[1].clone().with_tier(tier).expect("detected");
         let again = run(&cpu, &graph, &inputs).expect("ran in another tier");

@@ -105,6 +105,11 @@ fn features() -> Vec<&'static str> {
     #[cfg(target_arch = "x86_64")]
     probe!(is_x86_feature_detected:
         "sse4.2" "avx" "avx2" "fma" "f16c" "avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512bf16" "avx512vnni" "avx512fp16");
+    // The standard library detects AMX for nightly compilers alone.
+    #[cfg(target_arch = "x86_64")]
+    if headwater_cpu::Tier::detect() == headwater_cpu::Tier::Amx {
+        out.push("amx-bf16");
+    }
     #[cfg(target_arch = "aarch64")]
     probe!(is_aarch64_feature_detected: "neon" "fp16" "fhm" "dotprod" "bf16" "i8mm" "sve" "sve2");
     out

@@ -6,9 +6,9 @@
 //! results have the same bits on any number of threads.
 
 use super::Size;
-use super::microkernel::{MAX_COLS, MAX_ROWS, Microkernels, Operand};
+use super::microkernel::{MAX_COLS, MAX_MR, Microkernels, Operand};
 use crate::element::same;
-use crate::simd::{K_UNROLL, MAX_LANES};
+use crate::simd::MAX_LANES;
 use std::ops::Range;
 
 /// KC: most of `k` summed in registers at once. A micro-panel of the left operand stays in the first-level
@@ -17,8 +17,8 @@ use std::ops::Range;
 const KC: usize = limit(1024, 32);
 /// Elements of a packed block of the left operand (MC × KC), for the second-level cache. With few columns the
 /// next block is on its way there before this one is done with, with many it is used for long.
-const A_BLOCK: usize = limit(48 << 10, 2 << 10);
-const A_BLOCK_WIDE: usize = limit(96 << 10, 4 << 10);
+const A_BLOCK: usize = limit(48 << 10, 4 << 10);
+const A_BLOCK_WIDE: usize = limit(96 << 10, 8 << 10);
 /// Columns from which on a block of the left operand is [`A_BLOCK_WIDE`].
 const WIDE: usize = limit(768, 48);
 /// Most of MC, the rows of such a block.
@@ -57,6 +57,13 @@ pub(super) fn part(n: usize, of: usize, count: usize, at: usize) -> Range<usize>
     start(at)..start(at + 1)
 }
 
+/// KC of these kernels: so small that a block of the left operand has rows for a call of the microkernel.
+fn most_kc<T: Operand>(kernels: &Microkernels<T>) -> usize {
+    const { assert!(A_BLOCK >= TILES_PER_CALL * MAX_MR * MAX_LANES) };
+    let most = KC.min(A_BLOCK / (TILES_PER_CALL * kernels.mr));
+    most / kernels.panels.k_step * kernels.panels.k_step
+}
+
 /// The blocking of a product, and its workspace in elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocking {
@@ -91,14 +98,13 @@ pub(super) struct Blocking {
 impl Blocking {
     pub fn new<T: Operand, O: Operand<Wide = T::Wide>>(kernels: &Microkernels<T>, size: Size) -> Blocking {
         let (Size { m, n, .. }, k) = (size, size.k.div_ceil(kernels.panels.k_group));
-        let kc = even(k, KC, 1);
+        let kc = even(k, most_kc(kernels), kernels.panels.k_step).min(k);
         let nc = even(n, NC, kernels.nr);
         let chunk = even(m, CHUNK_ROWS, kernels.mr);
         let panel_k = (B_PANEL / nc / kc.max(1)).max(1).saturating_mul(kc).min(k);
         let left = if n < WIDE { A_BLOCK } else { A_BLOCK_WIDE };
         let fit = (left / kc.max(1)).min(MC);
         // No more rows than some whole calls of the microkernel take.
-        const { assert!(A_BLOCK / KC >= TILES_PER_CALL * MAX_ROWS) };
         let together = TILES_PER_CALL * kernels.mr;
         let fit = fit / together * together;
         let blocks = if m <= 2 * kernels.mr { 1 } else { m.div_ceil(fit) };
@@ -120,7 +126,7 @@ impl Blocking {
             a_block: line(mc * kc + MAX_LANES),
             block_sums: if rounds && kc < k && panel_k >= k { line(mc * nc) } else { 0 },
             serial: nc >= n && panel_k >= k && nc * panel_k <= SERIAL_B,
-            split_k: SplitK::new([m, n, k], [kernels.mr, kernels.nr]),
+            split_k: SplitK::new([m, n, k], [kernels.mr, kernels.nr], kernels.panels.k_step),
         }
     }
 
@@ -138,7 +144,7 @@ impl Blocking {
         let (Size { m, n, .. }, k) = (most, most.k.div_ceil(kernels.panels.k_group));
         let line = |n: usize| n.next_multiple_of(16);
         let rounds = !same::<O, T::Wide>();
-        let kc = k.clamp(1, KC);
+        let kc = k.clamp(1, most_kc(kernels));
         let nc = even(n, NC, kernels.nr);
         let panel_k = (B_PANEL / nc).max(kc).min(k);
         let left = if n < WIDE { A_BLOCK } else { A_BLOCK_WIDE };
@@ -218,9 +224,9 @@ pub(super) struct SplitK {
 }
 
 impl SplitK {
-    /// For a result `m × n` summed over `k` k-groups, with register tiles of `mr × nr`; `None` if another method
-    /// is better.
-    fn new([m, n, k]: [usize; 3], [mr, nr]: [usize; 2]) -> Option<SplitK> {
+    /// For a result `m × n` summed over `k` k-groups, with register tiles of `mr × nr` that take `k_step` k-groups
+    /// together; `None` if another method is better.
+    fn new([m, n, k]: [usize; 3], [mr, nr]: [usize; 2], k_step: usize) -> Option<SplitK> {
         let pays = m.min(n) >= 2 * nr && m * n <= RESULT && k >= MIN_DEPTH * m.max(n) && k >= 2 * SPLIT_CHUNK;
         if !pays {
             return None;
@@ -229,8 +235,8 @@ impl SplitK {
         let (rows, cols) = (even(m, tall, mr), even(n, wide, nr));
         let blocks = [m.div_ceil(rows), n.div_ceil(cols)];
         let splits = (TASKS / (blocks[0] * blocks[1])).clamp(1, SPLITS);
-        let depth = k.div_ceil(splits).next_multiple_of(K_UNROLL);
-        let chunk = even(depth, SPLIT_CHUNK, K_UNROLL);
+        let depth = k.div_ceil(splits).next_multiple_of(k_step);
+        let chunk = even(depth, SPLIT_CHUNK.max(k_step) / k_step * k_step, k_step);
         Some(SplitK { rows, cols, blocks, chunk, splits: k.div_ceil(depth) })
     }
 

@@ -4,7 +4,7 @@
 //! microkernel over both. Sums of `k` beyond KC wait in the output, or in memory of the accumulator type.
 
 use super::blocking::{TILES_PER_CALL, part};
-use super::microkernel::{MAX_COLS, MAX_ROWS, Operand, Tile};
+use super::microkernel::{MAX_COLS, MAX_MR, Operand, Tile};
 use super::product::Product;
 use super::{GRAIN, Size, Start};
 use crate::element::same;
@@ -249,7 +249,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         let kc = self.blocking.kc;
         let tiles = cols.len().div_ceil(nr) * rows.len().div_ceil(TILES_PER_CALL * mr);
         let b_runs = right.len().div_ceil(tiles * b_panel.k.div_ceil(kc.max(1)).max(1));
-        let mut buffer = MaybeUninit::<[T::Wide; TILES_PER_CALL * MAX_ROWS * MAX_COLS]>::uninit();
+        let mut buffer = MaybeUninit::<[T::Wide; TILES_PER_CALL * MAX_MR * MAX_COLS]>::uninit();
         let mut p = 0;
         loop {
             let depth = kc.min(b_panel.k - p);
@@ -258,7 +258,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             if !left_in_place {
                 let (k, to) = (self.elements(b_panel.p + p, depth), packed.as_mut_ptr());
                 // SAFETY: rows of the left operand, and room for them.
-                unsafe { (self.kernels.panels.pack)(x, rows.len(), k, mr, depth, to) };
+                unsafe { (self.kernels.panels.pack_left)(x, rows.len(), k, mr, depth, to) };
             }
             let further = b_panel.k - p - depth;
             let mut ahead = match further {
@@ -302,7 +302,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                         let rs = x.rs / self.kernels.panels.k_group as isize;
                         (x.at(i, 0).ptr.cast(), rs, 1, mr as isize * rs)
                     } else {
-                        (panel, 1, mr as isize, (mr * depth) as isize)
+                        let [ars, acs] = self.kernels.panels.left_strides(mr, depth);
+                        (panel, ars, acs, (mr * depth) as isize)
                     };
                     odd = !odd;
                     let prefetch = match (odd, right.len()) {

@@ -6,7 +6,7 @@
 //! blocked for the caches ([`blocking`], [`goto`]). Small results of long sums are split along `k`
 //! ([`split_k`]); few rows or columns are dot products ([`gemv`]). Elements of f16 are widened while they are
 //! packed. Those of bf16 are widened too, or interleaved in VNNI-2 groups where there are instructions for
-//! dot products of pairs. No matrix is ever copied whole. `ARCHITECTURE.md` in this folder has a figure, the
+//! products of pairs or tiles. No matrix is ever copied whole. `ARCHITECTURE.md` in this folder has a figure, the
 //! cost model and rejected variants.
 //!
 //! Every element is the sum, in order, of sums over parts of `k`. The parts depend on the sizes alone, so the

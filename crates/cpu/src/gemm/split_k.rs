@@ -10,7 +10,7 @@ use super::{GRAIN, Size, Start};
 use crate::element::Wide;
 use crate::pool::{Pool, Shared};
 use crate::prefetch::Prefetch;
-use crate::simd::{K_UNROLL, MAX_LANES};
+use crate::simd::MAX_LANES;
 use crate::workspace;
 use std::ptr::null;
 
@@ -61,7 +61,7 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
         let (block, part_of_k) = split.task(at);
         let (i, j) = (block / split.blocks[1] * split.rows, block % split.blocks[1] * split.cols);
         let size = [split.rows.min(p.size.m - i), split.cols.min(p.size.n - j)];
-        let k = part(p.blocking.k, K_UNROLL, split.splits, part_of_k);
+        let k = part(p.blocking.k, panels.k_step, split.splits, part_of_k);
         ([i, j], size, k)
     };
     // The operands of some k-groups of a task, to be prefetched.
@@ -75,7 +75,7 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
         let elements = p.elements(first, k_groups);
         // SAFETY: rows and columns of the operands, and room for them.
         unsafe {
-            (panels.pack)(p.left(i, first), m, elements, height, k_groups, left.as_mut_ptr());
+            (panels.pack_left)(p.left(i, first), m, elements, height, k_groups, left.as_mut_ptr());
             let columns = p.right(first, j).transposed();
             (panels.pack)(columns, n, elements, width, k_groups, right.as_mut_ptr());
         }
@@ -88,6 +88,7 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
         } else {
             [Prefetch::NONE; 2]
         };
+        let [ars, acs] = panels.left_strides(height, k_groups);
         let together = TILES_PER_CALL * height;
         let tiles = m.div_ceil(together) * n.div_ceil(width);
         let stretches = (ahead[0].len() + ahead[1].len()).div_ceil(tiles);
@@ -102,8 +103,8 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
                     cols: width,
                     k: k_groups,
                     a: left[row * k_groups..].as_ptr(),
-                    ars: 1,
-                    acs: height as isize,
+                    ars,
+                    acs,
                     blocks: (height * k_groups) as isize,
                     b: right[column * k_groups..].as_ptr(),
                     brs: width as isize,

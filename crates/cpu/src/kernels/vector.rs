@@ -404,12 +404,12 @@ impl<V: Vector, R: Rows<V::E>> Loop for On<V, R> {
 pub fn run<E: Vectors, R: Rows<E>>(tier: Tier, rows: R) -> R::Out {
     #[cfg(target_arch = "x86_64")]
     match tier {
-        Tier::Pairs | Tier::Portable => {}
+        Tier::Tiles | Tier::Pairs | Tier::Portable => {}
         // SAFETY: devices take only tiers that the processor has.
         Tier::Avx2 => return unsafe { crate::tier::avx2(On::<E::Avx2, R>(rows, PhantomData)) },
         // SAFETY: as above.
         Tier::Avx512 => return unsafe { crate::tier::avx512(On::<E::Avx512, R>(rows, PhantomData)) },
-        Tier::Avx512Bf16 => {
+        Tier::Avx512Bf16 | Tier::Amx => {
             // SAFETY: as above.
             return unsafe { crate::tier::avx512bf16(On::<E::Avx512Bf16, R>(rows, PhantomData)) };
         }

@@ -7,9 +7,12 @@
 #![allow(clippy::needless_range_loop)]
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+pub(crate) mod matrix_unit;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 #[cfg(target_arch = "aarch64")]
@@ -52,7 +55,7 @@ pub(crate) trait Simd: Copy + 'static {
     /// # Safety
     /// `N` numbers may be written.
     unsafe fn store(self, p: *mut Self::E);
-    /// The first `n` of `N` numbers from memory, zeros in the other lanes.
+    /// The first `n` of `N` numbers from memory, at any alignment, zeros in the other lanes.
     ///
     /// # Safety
     /// `n ≤ N` numbers may be read.
@@ -61,7 +64,7 @@ pub(crate) trait Simd: Copy + 'static {
         let mut lanes = [Self::E::ZERO; MAX_LANES];
         for i in 0..n {
             // SAFETY: the caller's promise.
-            lanes[i] = unsafe { *p.add(i) };
+            lanes[i] = unsafe { p.add(i).read_unaligned() };
         }
         // SAFETY: the buffer holds any vector.
         unsafe { Self::load(lanes.as_ptr()) }

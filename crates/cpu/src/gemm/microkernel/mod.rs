@@ -8,21 +8,30 @@
 mod depthwise;
 pub(super) mod dot;
 mod indirect;
+mod matrix_tile;
+#[cfg(test)]
+mod tests;
 mod tile;
 
 pub(crate) use depthwise::{DepthwiseLines, DepthwiseWeightSums};
 pub(crate) use indirect::{IndirectRow, IndirectRun, IndirectTile};
+pub(super) use tile::MAX_COLS;
 pub(crate) use tile::Tile;
-pub(super) use tile::{MAX_COLS, MAX_ROWS};
 
 use super::{epilogue, pack};
 use crate::element::Float;
 use crate::matrix::Mat;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::amx::Amx;
+use crate::simd::matrix_unit::{MatrixUnit, PortableUnit};
 use crate::simd::pack::Pack;
-use crate::simd::{Array, Convert, Simd};
+use crate::simd::{Array, Convert, K_UNROLL, MAX_LANES, Simd};
 use crate::tier::Tier;
 use dot::{DOT_COLS, DOT_ROWS, DotTile};
 use half::{bf16, f16};
+
+/// Most of MR of any kernels: that of matrix units.
+pub(super) const MAX_MR: usize = 2 * MAX_LANES;
 
 /// The kernels of one instruction set for operands of type `T`.
 ///
@@ -56,12 +65,36 @@ pub struct PanelKernels<T: Float> {
     pub(crate) k_group: usize,
     /// k-groups in a vector.
     pub(crate) lanes: usize,
-    /// Packing counts `k` in elements, microkernels count it in k-groups.
+    /// k-groups that microkernels take together: parts of `k` are best multiples of it.
+    pub(crate) k_step: usize,
+    /// Packing counts `k` in elements, microkernels count it in k-groups. For right operands.
     pub(crate) pack: unsafe fn(Mat<T>, usize, usize, usize, usize, *mut T::Wide),
+    /// The same for left operands.
+    pub(crate) pack_left: unsafe fn(Mat<T>, usize, usize, usize, usize, *mut T::Wide),
+    left: LeftLayout,
     pub(crate) interleave: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
     pub(crate) pack_filters: unsafe fn(Mat<T>, usize, [usize; 2], *mut T::Wide, usize, *mut T::Wide),
     pub(crate) tile: unsafe fn(&Tile<T::Wide>),
     pub(crate) indirect: unsafe fn(&IndirectTile<T::Wide>),
+}
+
+/// Layout of micro-panels of a packed left operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LeftLayout {
+    /// MR rows of one k-group follow each other: vectors multiply them in this order.
+    Across,
+    /// k-groups of a row follow each other: rows of a matrix unit's tile.
+    Along,
+}
+
+impl<T: Float> PanelKernels<T> {
+    /// Strides of rows and of k-groups in packed micro-panels of `mr` rows and `pitch` k-groups.
+    pub(crate) fn left_strides(&self, mr: usize, pitch: usize) -> [isize; 2] {
+        match self.left {
+            LeftLayout::Across => [1, mr as isize],
+            LeftLayout::Along => [pitch as isize, 1],
+        }
+    }
 }
 
 macro_rules! tier {
@@ -146,6 +179,37 @@ macro_rules! tier {
             }
 
             /// # Safety
+            /// As [`pack::pack_along`].
+            $(#[$features])?
+            unsafe fn pack_along<L: Pack<T>, T: Float<Wide = L::E>>(
+                x: Mat<T>,
+                rows: usize,
+                k: usize,
+                height: usize,
+                pitch: usize,
+                out: *mut L::E,
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe { pack::pack_along::<L, T>(x, rows, k, height, pitch, out) }
+            }
+
+            /// # Safety
+            /// As [`matrix_tile::tile`].
+            $(#[$features])?
+            unsafe fn unit_tile<U: MatrixUnit, L: Simd<E = f32>>(t: &Tile<f32>) {
+                // SAFETY: the caller's promise.
+                unsafe { matrix_tile::tile::<U, L>(t) }
+            }
+
+            /// # Safety
+            /// As [`matrix_tile::indirect`].
+            $(#[$features])?
+            unsafe fn unit_indirect<U: MatrixUnit, L: Simd<E = f32>>(w: &IndirectTile<f32>) {
+                // SAFETY: the caller's promise.
+                unsafe { matrix_tile::indirect::<U, L>(w) }
+            }
+
+            /// # Safety
             /// As [`pack::widen`].
             $(#[$features])?
             unsafe fn widen<L: Convert<T>, T: Float<Wide = L::E>>(
@@ -206,7 +270,10 @@ macro_rules! tier {
                 PanelKernels {
                     k_group: P::K_GROUP,
                     lanes: P::N,
+                    k_step: K_UNROLL,
                     pack: pack::<P, T>,
+                    pack_left: pack::<P, T>,
+                    left: LeftLayout::Across,
                     interleave: interleave::<P, T>,
                     pack_filters: pack_filters::<P, T>,
                     tile: tile::<P>,
@@ -236,6 +303,22 @@ macro_rules! tier {
                     dot: dot::<L, T>,
                 }
             }
+
+            /// The same with products on a matrix unit.
+            #[allow(dead_code)]
+            pub(super) const fn with_unit<U: MatrixUnit, P: Pack<T, E = f32>, T: Float<Wide = f32>>(
+                kernels: Microkernels<T>,
+            ) -> Microkernels<T> {
+                let panels = PanelKernels {
+                    k_step: U::SIDE,
+                    pack_left: pack_along::<P, T>,
+                    left: LeftLayout::Along,
+                    tile: unit_tile::<U, P>,
+                    indirect: unit_indirect::<U, P>,
+                    ..kernels.panels
+                };
+                Microkernels { mr: 2 * U::SIDE, panels, ..kernels }
+            }
         }
     };
 }
@@ -262,10 +345,18 @@ macro_rules! operand {
             fn kernels(tier: Tier) -> &'static Microkernels<Self> {
                 static PORTABLE: Microkernels<$t> = portable::kernels::<Array<$wide>, Array<$wide>, $t>();
                 $(
+                    use crate::simd::portable_bf16;
                     static PAIRS: Microkernels<$t> =
-                        portable::kernels::<Array<$wide>, crate::simd::portable_bf16::$pairs, $t>();
-                    if tier == Tier::Pairs {
-                        return &PAIRS;
+                        portable::kernels::<Array<$wide>, portable_bf16::$pairs, $t>();
+                    static TILES: Microkernels<$t> = portable::with_unit::<
+                        PortableUnit<{ <Array<$wide> as Simd>::N }>,
+                        portable_bf16::$pairs,
+                        $t,
+                    >(portable::kernels::<Array<$wide>, portable_bf16::$pairs, $t>());
+                    match tier {
+                        Tier::Tiles => return &TILES,
+                        Tier::Pairs => return &PAIRS,
+                        _ => {}
                     }
                 )?
                 #[cfg(target_arch = "aarch64")]
@@ -281,7 +372,7 @@ macro_rules! operand {
                         }
                     )?
                     match tier {
-                        Tier::Pairs | Tier::Portable => {}
+                        Tier::Tiles | Tier::Pairs | Tier::Portable => {}
                         Tier::Neon | Tier::NeonBf16 => return &NEON,
                     }
                 }
@@ -293,14 +384,20 @@ macro_rules! operand {
                     $(
                         static AVX512_BF16: Microkernels<$t> =
                             avx512bf16::kernels::<$m512, crate::simd::avx512::$avx512, $t>();
-                        if tier == Tier::Avx512Bf16 {
-                            return &AVX512_BF16;
+                        static AMX: Microkernels<$t> =
+                            avx512::with_unit::<Amx, crate::simd::avx512::$avx512, $t>(
+                                avx512::kernels::<$m512, crate::simd::avx512::$avx512, $t>(),
+                            );
+                        match tier {
+                            Tier::Avx512Bf16 => return &AVX512_BF16,
+                            Tier::Amx => return &AMX,
+                            _ => {}
                         }
                     )?
                     match tier {
-                        Tier::Pairs | Tier::Portable => {}
+                        Tier::Tiles | Tier::Pairs | Tier::Portable => {}
                         Tier::Avx2 => return &AVX2,
-                        Tier::Avx512 | Tier::Avx512Bf16 => return &AVX512,
+                        Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => return &AVX512,
                     }
                 }
                 let _ = tier;

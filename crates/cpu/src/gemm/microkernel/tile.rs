@@ -7,8 +7,8 @@ use crate::simd::{K_UNROLL, MAX_LANES, Simd, barrier};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Most of MR and NR of any instruction set.
-pub(crate) const MAX_ROWS: usize = 12;
+/// Most of MR and NR of vectors of any instruction set.
+pub(super) const MAX_ROWS: usize = 12;
 pub(in crate::gemm) const MAX_COLS: usize = 2 * MAX_LANES;
 
 /// Some rows of at most NR columns of the output: `c = start + a · b`, summed over `k` in order, a register tile
@@ -19,7 +19,7 @@ pub(crate) struct Tile<E> {
     pub rows: usize,
     pub cols: usize,
     pub k: usize,
-    /// Left: in the block `t` of `Simd::MR` rows, element `(i, p)` at `t·blocks + i·ars + p·acs`.
+    /// Left: in the block `t` of MR rows, element `(i, p)` at `t·blocks + i·ars + p·acs`.
     pub a: *const E,
     pub ars: isize,
     pub acs: isize,

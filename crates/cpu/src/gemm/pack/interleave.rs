@@ -20,6 +20,9 @@ pub(in crate::gemm) unsafe fn interleave<L: Pack<T>, T: Float<Wide = L::E>>(
     out: *mut L::E,
     pitch: usize,
 ) {
+    if rows == 0 {
+        return;
+    }
     // The vectors' methods take `k` along columns.
     let t = x.transposed();
     let (whole, k_groups) = (rows / L::K_GROUP, rows.div_ceil(L::K_GROUP));

@@ -1,7 +1,7 @@
 //! Packing of operands, as in Goto and van de Geijn, *Anatomy of High-Performance Matrix Multiplication*
 //! (2008). Rows of the left operand go into micro-panels of MR rows, columns of the right one into
 //! micro-panels of NR. In a micro-panel the elements of one step along `k` follow each other, so that the
-//! microkernel reads memory in order. Elements of f16 are widened to f32; those of bf16 are either widened or
+//! microkernel reads memory in order. For matrix units the left operand's rows do ([`pack_along`]). Elements of f16 are widened to f32; those of bf16 are either widened or
 //! interleaved in VNNI-2 groups ([`Pack::K_GROUP`]).
 #![allow(clippy::needless_range_loop)]
 
@@ -66,6 +66,27 @@ pub(super) unsafe fn pack<L: Pack<T>, T: Float<Wide = L::E>>(
             }
             pack_any::<L, T>(x, full..rows, done[1]..k_groups, k, width, pitch, out);
         }
+    }
+}
+
+/// Packs the rows of a matrix into micro-panels of `height` rows, the `pitch` k-groups of a row after those of the one
+/// before: rows of a matrix unit's tile. Rows and k-groups that are missing stay as they are.
+///
+/// # Safety
+/// As [`pack`].
+#[inline(always)]
+pub(super) unsafe fn pack_along<L: Pack<T>, T: Float<Wide = L::E>>(
+    x: Mat<T>,
+    rows: usize,
+    k: usize,
+    height: usize,
+    pitch: usize,
+    out: *mut L::E,
+) {
+    for i in (0..rows).step_by(height) {
+        let (x, out) = (x.at(i, 0).transposed(), out.wrapping_add(i * pitch));
+        // SAFETY: some of the rows, and their micro-panel.
+        unsafe { interleave::<L, T>(x, k, height.min(rows - i), out, pitch) };
     }
 }
 

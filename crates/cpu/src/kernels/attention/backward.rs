@@ -2,7 +2,7 @@
 //! of keys and values) and over keys (of queries) are each taken in one order. One thread does it for all
 //! heads that share their keys.
 
-use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
+use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed, tile_rows};
 use super::rows::{Dots, Lines, Times};
 use super::slopes::{Paired, Query, Slopes};
 use super::{Four, FourMut, KEYS, LINE, Mask, Options};
@@ -21,7 +21,6 @@ use headwater_core::ops::attention::attention::Attention;
 
 /// Queries in a block: what a block of them and one of keys need fits into the second-level cache.
 const QUERIES: usize = 132;
-const TILES: usize = 12;
 /// Queries whose products of gradient and output are made at a time.
 const DOTS: usize = 16;
 
@@ -73,7 +72,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         (dtype, float_dtype!(dtype, M => Shared(w.ptr_mut::<M>().cast::<u8>())))
     });
     let group = a.heads / a.key_heads;
-    let block = even(a.l, QUERIES, TILES);
+    let rows_of_tile = tile_rows(kernels);
+    let block = even(a.l, QUERIES / rows_of_tile * rows_of_tile, rows_of_tile);
     let mut scratch = workspace::each(args.workspace, total(&sizes), args.pool.threads());
     scratch.run(args.pool, a.batch * a.key_heads, |at, scratch| {
         let mut scratch = Pieces(scratch);

@@ -1,11 +1,11 @@
 //! The forward pass: a block of queries at a time goes over all keys that it sees.
 
-use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
+use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed, tile_rows};
 use super::rows::Lines;
 use super::softmax::{GROUP, Query, Shares, Softmax};
 use super::{Four, FourMut, KEYS, LINE, Mask, Options};
 use crate::element::{Float, Wide};
-use crate::gemm::{Operand, even};
+use crate::gemm::{Microkernels, Operand, even};
 use crate::kernels::vector::{self, Vectors};
 use crate::kernels::{Args, Site};
 use crate::matrix::{Mat, MatMut};
@@ -14,12 +14,14 @@ use crate::workspace::{self, Pieces, total};
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 
-/// Most queries in a block: enough that packing the keys for each block costs little. Whole rows of register
-/// tiles.
+/// Most queries in a block: enough that packing the keys for each block costs little.
 const QUERIES: usize = 252;
-const TILES: usize = 12;
-/// Queries whose scores exist at a time, for the first-level cache.
-const STRIP: usize = 2 * TILES;
+
+/// Queries whose scores exist at a time, for the first-level cache: whole rows of register tiles.
+fn strip<T: Operand>(kernels: &Microkernels<T>) -> usize {
+    const STRIP: usize = 24;
+    STRIP.next_multiple_of(kernels.mr)
+}
 
 /// Elements of a thread's scratch memory: keys, values, queries, scores, sums of values unless these are made
 /// in place, largest scores and sums, mask, dropout.
@@ -29,7 +31,7 @@ fn pieces<T: Operand>(a: &Attention, site_tier: crate::tier::Tier) -> [usize; 8]
         packed(kernels, a.e, KEYS),
         packed(kernels, KEYS, a.ev),
         copied::<T>(QUERIES, a.e),
-        STRIP * LINE,
+        strip(kernels) * LINE,
         copied::<T>(QUERIES, a.ev),
         2 * QUERIES,
         GROUP * KEYS,
@@ -51,7 +53,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     let sizes = pieces::<T>(a, options.tier);
     let [out, log] = args.writes else { unreachable!("attention has two results") };
     let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
-    let block = even(a.l, QUERIES, TILES);
+    let (tile_rows, strip) = (tile_rows(kernels), strip(kernels));
+    let block = even(a.l, QUERIES / tile_rows * tile_rows, tile_rows);
     let blocks = a.l.div_ceil(block);
     let mut scratch = workspace::each(args.workspace, total(&sizes), args.pool.threads());
     scratch.run(args.pool, a.batch * a.heads * blocks, |at, scratch| {
@@ -74,7 +77,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         let shared_next = head_next / (a.heads / a.key_heads);
         let first_next = (blocks - 1 - next % blocks) * block;
         let n_next = block.min(a.l - first_next);
-        let tiles = n.div_ceil(STRIP)
+        let tiles = n.div_ceil(strip)
             * (seen(first + n) + seen(first + n).div_ceil(options.keys) * a.ev).div_ceil(kernels.nr);
         let mut soon = Upcoming::new(tiles, |i| match i {
             0 => Some(out.ahead(sample, head, first, n, a.ev)),
@@ -106,8 +109,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
                 m.read([sample, head, first], k0, &mut added[..here]);
             }
-            for top in (0..n).step_by(STRIP) {
-                let rows = STRIP.min(n - top);
+            for top in (0..n).step_by(strip) {
+                let rows = strip.min(n - top);
                 if visible(top + rows - 1) == 0 {
                     continue;
                 }

@@ -12,6 +12,12 @@ pub(super) fn packed<T: Operand>(kernels: &Microkernels<T>, k: usize, n: usize) 
     n.next_multiple_of(kernels.nr) * k + crate::simd::MAX_LANES
 }
 
+/// Rows that blocks of queries are multiples of: those of a register tile, or of some.
+pub(super) fn tile_rows<T: Operand>(kernels: &Microkernels<T>) -> usize {
+    const TILES: usize = 12;
+    TILES.max(kernels.mr)
+}
+
 /// Packs a right operand `[k, n]` as `panels` want it.
 ///
 /// # Safety

@@ -38,9 +38,9 @@ impl Pass {
         even(self.to, RESULTS, T::kernels(tier).mr)
     }
 
-    /// k-groups summed over at a time.
+    /// k-groups summed over at a time: whole steps of a microkernel.
     fn depth(&self) -> usize {
-        even(self.k_groups(), DEPTH, 1)
+        even(self.k_groups(), DEPTH, MAX_LANES).min(self.k_groups().max(1))
     }
 
     /// Columns of a block, in whole panels.
@@ -170,7 +170,7 @@ impl Pass {
                 let to = out.get().wrapping_add(g * group + self.left(height, p, first));
                 // SAFETY: weights of these results and channels, and their room, which no other task writes;
                 // what packing spills goes to the part of the sum that follows, or to the room at the end.
-                unsafe { (kernels.panels.pack)(x, n, elements, kernels.mr, depth, to) };
+                unsafe { (kernels.panels.pack_left)(x, n, elements, kernels.mr, depth, to) };
             }
         });
     }
@@ -228,6 +228,7 @@ impl Pass {
             for p in (0..self.k_groups()).step_by(self.depth()) {
                 let depth = self.summed(p).0;
                 let left = weights[self.left(height, p, first)..].as_ptr();
+                let [ars, acs] = kernels.panels.left_strides(kernels.mr, depth);
                 for column in (0..columns).step_by(cols) {
                     let (c, crs): (*mut T::Wide, _) = match direct {
                         true => {
@@ -247,8 +248,8 @@ impl Pass {
                         cols: cols.min(columns - column),
                         k: depth,
                         a: left,
-                        ars: 1,
-                        acs: kernels.mr as isize,
+                        ars,
+                        acs,
                         blocks: (kernels.mr * depth) as isize,
                         b: right[p * padded + column * depth..].as_ptr(),
                         brs: cols as isize,

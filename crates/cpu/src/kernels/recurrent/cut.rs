@@ -11,7 +11,7 @@ use headwater_core::ops::recurrent::layer::Layer;
 use std::ops::Range;
 
 /// Most samples of a task: with a strip of columns of every gate they fit into the first-level cache. Whole
-/// register tiles.
+/// register tiles of vectors.
 const SAMPLES: usize = 24;
 const TILES: usize = 12;
 /// Multiplications worth a task, and most tasks that columns are cut into.

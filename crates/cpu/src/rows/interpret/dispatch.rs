@@ -59,13 +59,13 @@ pub(in crate::rows) fn table(tier: Tier) -> Table {
         }
     }
     match tier {
-        Tier::Pairs | Tier::Portable => of::<Portable>(),
+        Tier::Tiles | Tier::Pairs | Tier::Portable => of::<Portable>(),
         #[cfg(target_arch = "aarch64")]
         Tier::Neon | Tier::NeonBf16 => of::<Neon>(),
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => of::<Avx2>(),
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 | Tier::Avx512Bf16 => of::<Avx512>(),
+        Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => of::<Avx512>(),
     }
 }
 

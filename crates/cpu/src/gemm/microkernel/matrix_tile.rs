@@ -1,0 +1,420 @@
+//! The microkernels of products and of indirect GEMM on a matrix unit ([`MatrixUnit`]): 2 × 2 of its tiles are the register
+//! tile. Both operands are VNNI-2 groups of bf16. Rows of the left one are contiguous along `k`
+//! ([`super::LeftLayout::Along`]), and the right one is packed as for vectors.
+//!
+//! Tiles are read where they lie. If they have fewer rows or k-groups, other strides, or rows that begin anywhere, they are
+//! copied first, with zeros for what is missing. So a sum has the same bits wherever its tile lies.
+#![allow(clippy::needless_range_loop)]
+
+use super::indirect::IndirectTile;
+use super::tile::Tile;
+use crate::prefetch::{TilePrefetch, prefetch_l1};
+use crate::simd::matrix_unit::MatrixUnit;
+use crate::simd::{K_UNROLL, MAX_LANES, Simd};
+use std::mem::MaybeUninit;
+
+/// Words of copied tiles: two left ones, and the right ones side by side. Aligned to lines of the caches.
+#[repr(align(64))]
+struct Copied<const N: usize>(MaybeUninit<[f32; N]>);
+
+impl<const N: usize> Copied<N> {
+    #[inline(always)]
+    fn new() -> Self {
+        Copied(MaybeUninit::uninit())
+    }
+
+    #[inline(always)]
+    fn ptr(&mut self) -> *mut f32 {
+        (&raw mut self.0).cast()
+    }
+}
+
+/// Words of two tiles of any unit.
+const TWO: usize = 2 * MAX_LANES * MAX_LANES;
+
+/// Bytes of so many words.
+#[inline(always)]
+const fn bytes(words: isize) -> isize {
+    words * size_of::<f32>() as isize
+}
+
+/// Computes a tile of a product. `L` is a vector of as many words as a tile of the unit has in a row.
+///
+/// # Safety
+/// As [`super::tile::tile`]; the processor has the unit.
+#[inline(always)]
+pub(super) unsafe fn tile<U: MatrixUnit, L: Simd<E = f32>>(t: &Tile<f32>) {
+    const { assert!(U::SIDE == L::N) };
+    // SAFETY: the caller's promise.
+    let mut unit = unsafe { U::ready() };
+    let mr = 2 * L::N;
+    let mut block = 0;
+    while block * mr < t.rows {
+        let rows = mr.min(t.rows - block * mr);
+        // SAFETY: as above; the block is the tile's.
+        unsafe {
+            match (rows > L::N, t.cols > L::N) {
+                (true, true) => one::<U, L, 2, 2>(&mut unit, t, block, rows),
+                (true, false) => one::<U, L, 2, 1>(&mut unit, t, block, rows),
+                (false, true) => one::<U, L, 1, 2>(&mut unit, t, block, rows),
+                (false, false) => one::<U, L, 1, 1>(&mut unit, t, block, rows),
+            }
+        }
+        block += 1;
+    }
+}
+
+/// One block of at most two tiles of rows, and `C` tiles of columns.
+///
+/// # Safety
+/// As [`tile`], for this block.
+#[inline(always)]
+unsafe fn one<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C: usize>(
+    unit: &mut U,
+    t: &Tile<f32>,
+    block: usize,
+    rows: usize,
+) {
+    let (mut left, mut right) = (Copied::<TWO>::new(), Copied::<TWO>::new());
+    let (left, right) = (left.ptr(), right.ptr());
+    let at = t.a.wrapping_offset(block as isize * t.blocks);
+    let mut soon = Soon::new(&t.prefetch, block, t.b);
+    unit.zero();
+    let mut p = 0;
+    while p < t.k {
+        let n = L::N.min(t.k - p);
+        let mut a = [(at, 0); 2];
+        for i in 0..R {
+            let from = at.wrapping_offset((i * L::N) as isize * t.ars + p as isize * t.acs);
+            let rows = L::N.min(rows - i * L::N);
+            a[i] = if t.acs == 1 && rows == L::N && n == L::N {
+                (from, bytes(t.ars))
+            } else {
+                let to = left.wrapping_add(i * L::N * L::N);
+                // SAFETY: rows and k-groups of the tile, and room for them.
+                unsafe { copy_left::<L>(from, [t.ars, t.acs], [rows, n], to) };
+                (to.cast_const(), bytes(L::N as isize))
+            };
+        }
+        let from = t.b.wrapping_offset(p as isize * t.brs);
+        let b = if n == L::N {
+            (from, bytes(t.brs))
+        } else {
+            // SAFETY: as above, of the right operand.
+            unsafe { copy_right::<L, C>(from, t.brs, n, right, 0) };
+            // SAFETY: as above.
+            unsafe { zero_right::<L, C>(right, n) };
+            (right.cast_const(), bytes(2 * L::N as isize))
+        };
+        // SAFETY: whole tiles, in place or copied.
+        unsafe { unit.multiply::<R, C>(a, b) };
+        soon.steps(L::N / K_UNROLL);
+        p += L::N;
+    }
+    let first = (block * 2 * L::N) as isize;
+    let (c, start) = (t.c.wrapping_offset(first * t.crs), t.start.wrapping_offset(first * t.srs));
+    let adds = !t.start.is_null();
+    // SAFETY: rows of `c` and of `start`, of `cols` elements.
+    unsafe {
+        if !adds && rows == R * L::N && t.cols == C * L::N {
+            for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                if i < R && j < C {
+                    let to = c.wrapping_offset((i * L::N) as isize * t.crs).wrapping_add(j * L::N);
+                    unit.store(i, j, to, bytes(t.crs));
+                }
+            }
+            return;
+        }
+        let mut sums = Sums::<C>::of::<U, L, R>(unit);
+        for i in 0..rows {
+            let c = c.wrapping_offset(i as isize * t.crs);
+            let start = start.wrapping_offset(i as isize * t.srs);
+            for j in 0..C {
+                let few = t.cols.saturating_sub(j * L::N).min(L::N);
+                let mut sum = sums.row::<L>(i, j);
+                let (c, start) = (c.wrapping_add(j * L::N), start.wrapping_add(j * L::N));
+                if few == L::N {
+                    if adds {
+                        sum = L::load(start).add(sum);
+                    }
+                    sum.store(c);
+                } else {
+                    if adds {
+                        sum = L::load_partial(start, few).add(sum);
+                    }
+                    sum.store_partial(c, few);
+                }
+            }
+        }
+    }
+}
+
+/// All sums of a unit in memory.
+struct Sums<const C: usize>(Copied<{ 2 * TWO }>);
+
+impl<const C: usize> Sums<C> {
+    /// Stores the sums of `R × C` tiles.
+    #[inline(always)]
+    fn of<U: MatrixUnit, L: Simd<E = f32>, const R: usize>(unit: &U) -> Self {
+        let mut sums = Sums(Copied::new());
+        for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            if i < R && j < C {
+                let to = sums.0.ptr().wrapping_add((i * L::N * C + j) * L::N);
+                // SAFETY: there is room for all tiles, each `SIDE` rows of `SIDE` numbers.
+                unsafe { unit.store(i, j, to, bytes((C * L::N) as isize)) };
+            }
+        }
+        sums
+    }
+
+    /// Sums of row `i` in tile column `j`.
+    #[inline(always)]
+    fn row<L: Simd<E = f32>>(&mut self, i: usize, j: usize) -> L {
+        // SAFETY: a row that was stored.
+        unsafe { L::load(self.0.ptr().add((i * C + j) * L::N)) }
+    }
+}
+
+/// Copies a left tile: `rows` rows and `n` k-groups, and zeros for the others.
+///
+/// # Safety
+/// These may be read, and a tile be written.
+#[inline(always)]
+unsafe fn copy_left<L: Simd<E = f32>>(
+    from: *const f32,
+    [ars, acs]: [isize; 2],
+    [rows, n]: [usize; 2],
+    to: *mut f32,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if ars == 1 && acs != 1 {
+            let mut square = [L::zero(); MAX_LANES];
+            for p in 0..n {
+                let from = from.wrapping_offset(p as isize * acs);
+                square[p] = if rows == L::N { L::load(from) } else { L::load_partial(from, rows) };
+            }
+            L::transpose(&mut square);
+            for i in 0..L::N {
+                square[i].store(to.add(i * L::N));
+            }
+            return;
+        }
+        for i in 0..L::N {
+            let (from, to) = (from.wrapping_offset(i as isize * ars), to.add(i * L::N));
+            if i >= rows {
+                L::zero().store(to);
+            } else if acs == 1 {
+                L::load_partial(from, n).store(to);
+            } else {
+                L::zero().store(to);
+                for p in 0..n {
+                    *to.add(p) = from.offset(p as isize * acs).read_unaligned();
+                }
+            }
+        }
+    }
+}
+
+/// Copies `n` rows of right tiles to their rows from `first` on.
+///
+/// # Safety
+/// These rows of `C` vectors may be read, and tiles be written.
+#[inline(always)]
+unsafe fn copy_right<L: Simd<E = f32>, const C: usize>(
+    from: *const f32,
+    brs: isize,
+    n: usize,
+    to: *mut f32,
+    first: usize,
+) {
+    for p in 0..n {
+        for j in 0..C {
+            let from = from.wrapping_offset(p as isize * brs).wrapping_add(j * L::N);
+            // SAFETY: the caller's promise.
+            unsafe { L::load(from).store(to.add((first + p) * 2 * L::N + j * L::N)) };
+        }
+    }
+}
+
+/// Makes zeros of the rows of right tiles from `first` on.
+///
+/// # Safety
+/// The tiles may be written.
+#[inline(always)]
+unsafe fn zero_right<L: Simd<E = f32>, const C: usize>(to: *mut f32, first: usize) {
+    for p in first..L::N {
+        for j in 0..C {
+            // SAFETY: the caller's promise.
+            unsafe { L::zero().store(to.add(p * 2 * L::N + j * L::N)) };
+        }
+    }
+}
+
+/// Prefetches of a block, in steps.
+struct Soon<'a> {
+    of: &'a TilePrefetch,
+    block: usize,
+    part: usize,
+    near: *const f32,
+    /// See [`TilePrefetch::of`].
+    now: (*const u8, usize, usize),
+}
+
+impl<'a> Soon<'a> {
+    #[inline(always)]
+    fn new(of: &'a TilePrefetch, block: usize, near: *const f32) -> Self {
+        Soon { of, block, part: 0, near, now: of.of(block, 0, near) }
+    }
+
+    /// Prefetches the lines of `n` steps of [`K_UNROLL`] k-groups.
+    #[inline(always)]
+    fn steps(&mut self, n: usize) {
+        for _ in 0..n {
+            if self.now.2 == 0 {
+                self.part += 1;
+                self.now = self.of.of(self.block, self.part, self.near);
+            }
+            let (at, pace, left) = self.now;
+            if pace == 0 {
+                return;
+            }
+            prefetch_l1(at);
+            prefetch_l1(at.wrapping_add(pace / 2));
+            self.now = (at.wrapping_add(pace), pace, left - 1);
+        }
+    }
+}
+
+/// Computes a tile of an indirect product.
+///
+/// # Safety
+/// As [`super::indirect::indirect`]; the processor has the unit.
+#[inline(always)]
+pub(super) unsafe fn indirect<U: MatrixUnit, L: Simd<E = f32>>(w: &IndirectTile<f32>) {
+    const { assert!(U::SIDE == L::N) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (w.rows.len() > L::N, w.cols > L::N) {
+            (true, true) => rows_anywhere::<U, L, 2, 2>(w),
+            (true, false) => rows_anywhere::<U, L, 2, 1>(w),
+            (false, true) => rows_anywhere::<U, L, 1, 2>(w),
+            (false, false) => rows_anywhere::<U, L, 1, 1>(w),
+        }
+    }
+}
+
+/// # Safety
+/// As [`indirect`], with at most `R` tiles of rows and `C` of columns.
+#[inline(always)]
+unsafe fn rows_anywhere<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C: usize>(
+    w: &IndirectTile<f32>,
+) {
+    // SAFETY: the caller's promise.
+    let mut unit = unsafe { U::ready() };
+    let (rows, width) = (w.rows.len(), 2 * L::N);
+    assert!(rows <= width);
+    let start = |i: usize| w.a.wrapping_byte_add(w.rows[i].offset * w.step);
+    // Bytes from row to row, where a tile's rows are evenly spaced.
+    let mut even = [None; R];
+    for i in 0..R {
+        let rows = &w.rows[i * L::N..rows.min((i + 1) * L::N)];
+        let pace = |a: usize, b: usize| b.wrapping_sub(a) as isize;
+        if rows.len() == L::N {
+            let first = pace(rows[0].offset, rows[1].offset);
+            if rows.windows(2).all(|two| pace(two[0].offset, two[1].offset) == first) {
+                even[i] = Some(first * w.step as isize);
+            }
+        }
+    }
+    let (mut left, mut right) = (Copied::<TWO>::new(), Copied::<TWO>::new());
+    // k-groups that end runs wait here until they fill a tile: as many columns of `ends` and rows of `right`.
+    let (mut ends, mut filled) = (Copied::<TWO>::new(), 0);
+    let (left, right, ends) = (left.ptr(), right.ptr(), ends.ptr());
+    let of = |i: usize| i * L::N..rows.min((i + 1) * L::N);
+    let line = bytes(L::N as isize);
+    if rows < R * L::N {
+        // SAFETY: there is room for both tiles.
+        unsafe { [left, ends].iter().for_each(|to| to.write_bytes(0, R * L::N * L::N)) };
+    }
+    unit.zero();
+    for run in w.runs {
+        let (mut at, mut b) = (run.left, w.b.wrapping_add(run.right * w.pitch * width));
+        for _ in 0..w.inner / L::N {
+            let mut a = [(w.a, line); 2];
+            for i in 0..R {
+                a[i] = match even[i] {
+                    Some(pace) => (start(i * L::N).wrapping_offset(at), pace),
+                    None => {
+                        let to = left.wrapping_add(i * L::N * L::N);
+                        for (row, at_row) in of(i).enumerate() {
+                            // SAFETY: k-groups of this row of the left operand, and room for them.
+                            unsafe { L::load(start(at_row).wrapping_offset(at)).store(to.add(row * L::N)) };
+                        }
+                        (to.cast_const(), line)
+                    }
+                };
+            }
+            // SAFETY: whole tiles, in place or copied.
+            unsafe { unit.multiply::<R, C>(a, (b, bytes(width as isize))) };
+            (at, b) = (at + L::N as isize, b.wrapping_add(L::N * width));
+        }
+        let mut rest = w.inner % L::N;
+        while rest > 0 {
+            let n = rest.min(L::N - filled);
+            // SAFETY: k-groups of each row and rows of the right operand, and room for them.
+            unsafe {
+                for row in 0..rows {
+                    let to = ends.add(row * L::N + filled);
+                    L::load_partial(start(row).wrapping_offset(at), n).store_partial(to, n);
+                }
+                copy_right::<L, C>(b, width as isize, n, right, filled);
+            }
+            (at, b) = (at + n as isize, b.wrapping_add(n * width));
+            (rest, filled) = (rest - n, filled + n);
+            if filled == L::N {
+                let a = [0, 1].map(|i| (ends.wrapping_add(i * L::N * L::N).cast_const(), line));
+                // SAFETY: filled tiles.
+                unsafe { unit.multiply::<R, C>(a, (right.cast_const(), bytes(width as isize))) };
+                filled = 0;
+            }
+        }
+    }
+    if filled > 0 {
+        let a = [0, 1].map(|i| (ends.wrapping_add(i * L::N * L::N).cast_const(), line));
+        // SAFETY: zeros fill the tiles, which there is room for.
+        unsafe {
+            for row in 0..rows {
+                let to = ends.add(row * L::N + filled);
+                L::zero().store_partial(to, L::N - filled);
+            }
+            zero_right::<L, C>(right, filled);
+            unit.multiply::<R, C>(a, (right.cast_const(), bytes(width as isize)));
+        }
+    }
+    let positions = |i: usize| w.rows[i].position;
+    let follow = rows == R * L::N && (1..rows).all(|i| positions(i) == positions(0) + i);
+    // SAFETY: vectors of the output's rows.
+    unsafe {
+        if follow && !w.add {
+            for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                if i < R && j < C {
+                    let to = w.c.wrapping_add((positions(0) + i * L::N) * w.crs + j * L::N);
+                    unit.store(i, j, to, bytes(w.crs as isize));
+                }
+            }
+            return;
+        }
+        let mut sums = Sums::<C>::of::<U, L, R>(&unit);
+        for i in 0..rows {
+            for j in 0..C {
+                let c = w.c.wrapping_add(positions(i) * w.crs + j * L::N);
+                let mut sum = sums.row::<L>(i, j);
+                if w.add {
+                    sum = L::load(c).add(sum);
+                }
+                sum.store(c);
+            }
+        }
+    }
+}
