@@ -51,6 +51,20 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// Takes out the number that stands for the first tensor, as in `torch.mul(2, x)`, unless an overload of `op` has a
+    /// number of that name.
+    pub fn take_first_number(&mut self, op: &OpDef) -> Option<Attr> {
+        let name = self.number.filter(|&name| name == "self")?;
+        let takes = |s: &Schema| s.args.iter().any(|a| a.name == name && a.ty == ArgType::Scalar);
+        if op.schemas.iter().filter_map(|s| Schema::parse(s).ok()).any(|s| takes(&s)) {
+            return None;
+        }
+        self.number = None;
+        let number = self.attrs.get(name).cloned();
+        self.attrs.remove(name);
+        number
+    }
+
     /// Checks that where this call has a number instead of a tensor, an overload of `op` takes one.
     ///
     /// # Errors

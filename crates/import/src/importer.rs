@@ -1,6 +1,6 @@
 //! An import under way: nodes of the export to nodes of the graph, in their order.
 
-use crate::arguments::{self, Call, Obstacle};
+use crate::arguments::{self, Call, Obstacle, Operand};
 use crate::error::{Error, Result, refuse, shown};
 use crate::functionalize::{TensorId, Tensors};
 use crate::report::{Notes, Unsupported};
@@ -9,9 +9,10 @@ use crate::scope::{self, Scope, Sizes, Slot};
 use crate::symbolic::Environment;
 use crate::ways_out;
 use headwater_core::graph::{InputRole, Origin};
+use headwater_core::ops::create::full::FULL;
 use headwater_core::ops::{Body, OpCx, OpDef};
 use headwater_core::tensor::TensorType;
-use headwater_core::{Attr, Builder, Layout, Registry, ValueId};
+use headwater_core::{Attr, Attrs, Builder, Layout, Registry, ValueId};
 use std::collections::HashMap;
 
 /// The note on a gradient that is asked to be sparse.
@@ -144,6 +145,9 @@ impl<'a> Importer<'a> {
             return Err(Obstacle::Unsupported(ways_out::unknown(&node.target)));
         };
         let mut call = arguments::call(scope, node, resolved.schema)?;
+        if let Some(number) = call.take_first_number(resolved.op) {
+            self.number_as_tensor(number, &mut call)?;
+        }
         call.check_numbers(resolved.op)?;
         self.of_pairs(scope, node, complex, &mut call)?;
         if resolved.in_place && matches!(resolved.op.body, Body::View(_)) {
@@ -187,6 +191,21 @@ impl<'a> Importer<'a> {
         };
         let results: Vec<Made> = results.iter().enumerate().map(written).collect();
         Ok(self.define_first(scope, node, &results, resolved.schema.results)?)
+    }
+
+    /// Puts a number before the tensors of a call, as a tensor without dimensions. It has the dtype that PyTorch promotes a
+    /// plain number and these tensors to: a float gives integers the default dtype, and takes that of floats.
+    fn number_as_tensor(&mut self, number: Attr, call: &mut Call) -> Result<(), Obstacle> {
+        let others = call.tensors.iter().flatten().map(|o| self.tensors.ty(&self.b, o.tensor).clone());
+        let others: Vec<TensorType> = others.collect();
+        let attrs = Attrs::new().with("other", number.clone());
+        let dtype = OpCx { inputs: others.iter().map(Some).collect(), attrs: &attrs }.result_type(&["other"]);
+        let attrs =
+            Attrs::new().with("size", Vec::<i64>::new()).with("fill_value", number).with("dtype", dtype);
+        let value = self.b.one(&FULL, &[], attrs).map_err(refused)?;
+        let tensor = self.tensors.root(value, Layout::contiguous(&self.b.ty(value).shape));
+        call.tensors.insert(0, Some(Operand { tensor, argument: "self", complex: false }));
+        Ok(())
     }
 
     /// Applies an operator.

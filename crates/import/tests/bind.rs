@@ -262,6 +262,31 @@ fn a_number_for_a_tensor_needs_an_overload_that_takes_it() {
     assert!(refused.to_string().contains("argument `other` cannot be a number"), "{refused}");
 }
 
+/// `torch.sub(2, x, alpha=3)`: the number is promoted as a plain number is, and stays first.
+#[test]
+fn a_number_stands_for_the_first_tensor() {
+    let call = |name: &str, number: Value, x: Value, y: Value, alpha: f64| {
+        let args = [("self", number), ("other", tensor("x")), ("alpha", float(alpha))];
+        let with_alpha = ["aten.add.Tensor", "aten.sub.Tensor"].contains(&name);
+        let n = node(name, &args[..if with_alpha { 3 } else { 2 }], &["y"]);
+        bind(&model(&["x"], vec![n], &[("x", x), ("y", y)], &["y"]))
+    };
+    let (m, x) = (|| meta(7, &[4]), [1.0, 2.0, -4.0, 0.5]);
+    for (name, alpha, want) in [
+        ("aten.add.Tensor", 3.0, [5.0, 8.0, -10.0, 3.5]),
+        ("aten.sub.Tensor", 3.0, [-1.0, -4.0, 14.0, 0.5]),
+        ("aten.mul.Tensor", 1.0, [2.0, 4.0, -8.0, 1.0]),
+        ("aten.div.Tensor", 1.0, [2.0, 1.0, -0.5, 4.0]),
+    ] {
+        let got = run(&call(name, float(2.0), m(), m(), alpha).unwrap().graph, &[&x]);
+        assert_eq!(got, [want], "{name}");
+    }
+    // A float makes bools and integers f32; an integer leaves the dtype of floats, and makes bools integers.
+    for (number, x, y) in [(float(0.5), 12, 7), (float(0.5), 5, 7), (int(2), 7, 7), (int(2), 12, 5)] {
+        assert!(call("aten.add.Tensor", number, meta(x, &[4]), meta(y, &[4]), 0.25).is_ok(), "{x}");
+    }
+}
+
 #[test]
 fn writes_through_expand_are_refused_by_name() {
     let wide = strided(7, &[3, 4], &[0, 1], 0);
