@@ -19,6 +19,9 @@ const KC: usize = limit(1024, 32);
 /// next block is on its way there before this one is done with, with many it is used for long.
 const A_BLOCK: usize = limit(48 << 10, 4 << 10);
 const A_BLOCK_WIDE: usize = limit(96 << 10, 8 << 10);
+/// Elements of such a block for a matrix unit, which multiplies so fast that loads bound it: a row of tiles is summed along
+/// all of KC, and written once.
+const A_BLOCK_OF_UNIT: usize = limit(128 << 10, 4 << 10);
 /// Columns from which on a block of the left operand is [`A_BLOCK_WIDE`].
 const WIDE: usize = limit(768, 48);
 /// Most of MC, the rows of such a block.
@@ -29,6 +32,8 @@ const BLOCKS: usize = 8;
 const LEAST_ROWS: usize = 24;
 /// Elements of the packed panel of the right operand, for the third-level cache.
 const B_PANEL: usize = limit(1 << 19, 1 << 12);
+/// Elements of such a panel for a matrix unit: with all of `k`, partial sums stay in the second-level cache.
+const B_PANEL_OF_UNIT: usize = limit(2 << 20, 1 << 12);
 /// Most of NC, its columns.
 const NC: usize = limit(1024, 64);
 /// Rows of the output whose partial sums are kept while panel after panel along `k` is added to them.
@@ -59,9 +64,23 @@ pub(super) fn part(n: usize, of: usize, count: usize, at: usize) -> Range<usize>
 
 /// KC of these kernels: so small that a block of the left operand has rows for a call of the microkernel.
 fn most_kc<T: Operand>(kernels: &Microkernels<T>) -> usize {
-    const { assert!(A_BLOCK >= TILES_PER_CALL * MAX_MR * MAX_LANES) };
-    let most = KC.min(A_BLOCK / (TILES_PER_CALL * kernels.mr));
+    const { assert!(A_BLOCK_OF_UNIT >= TILES_PER_CALL * MAX_MR * MAX_LANES) };
+    let most = KC.min(a_block(kernels, 0) / (TILES_PER_CALL * kernels.mr));
     most / kernels.panels.k_step * kernels.panels.k_step
+}
+
+/// Elements of a packed block of the left operand, for a product of `n` columns.
+fn a_block<T: Operand>(kernels: &Microkernels<T>, n: usize) -> usize {
+    match kernels.panels.of_unit() {
+        true => A_BLOCK_OF_UNIT,
+        false if n < WIDE => A_BLOCK,
+        false => A_BLOCK_WIDE,
+    }
+}
+
+/// Elements of a packed panel of the right operand.
+fn b_panel<T: Operand>(kernels: &Microkernels<T>) -> usize {
+    if kernels.panels.of_unit() { B_PANEL_OF_UNIT } else { B_PANEL }
 }
 
 /// The blocking of a product, and its workspace in elements.
@@ -101,8 +120,8 @@ impl Blocking {
         let kc = even(k, most_kc(kernels), kernels.panels.k_step).min(k);
         let nc = even(n, NC, kernels.nr);
         let chunk = even(m, CHUNK_ROWS, kernels.mr);
-        let panel_k = (B_PANEL / nc / kc.max(1)).max(1).saturating_mul(kc).min(k);
-        let left = if n < WIDE { A_BLOCK } else { A_BLOCK_WIDE };
+        let panel_k = (b_panel(kernels) / nc / kc.max(1)).max(1).saturating_mul(kc).min(k);
+        let left = a_block(kernels, n);
         let fit = (left / kc.max(1)).min(MC);
         // No more rows than some whole calls of the microkernel take.
         let together = TILES_PER_CALL * kernels.mr;
@@ -146,8 +165,8 @@ impl Blocking {
         let rounds = !same::<O, T::Wide>();
         let kc = k.clamp(1, most_kc(kernels));
         let nc = even(n, NC, kernels.nr);
-        let panel_k = (B_PANEL / nc).max(kc).min(k);
-        let left = if n < WIDE { A_BLOCK } else { A_BLOCK_WIDE };
+        let panel_k = (b_panel(kernels) / nc).max(kc).min(k);
+        let left = a_block(kernels, n);
         // Blocks of one call's rows are as deep as KC; those of more rows were made to fit.
         let mc = MC.max(2 * kernels.mr).min(m.next_multiple_of(kernels.mr));
         let left = left.max(2 * kernels.mr * kc).min(mc * kc);

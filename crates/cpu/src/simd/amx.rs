@@ -112,6 +112,27 @@ impl MatrixUnit for Amx {
     }
 
     #[inline(always)]
+    unsafe fn load(&mut self, i: usize, j: usize, from: *const f32, stride: isize) {
+        macro_rules! loaded {
+            ($to:literal) => {
+                asm!(
+                    concat!("tileloadd ", $to, ", [{c} + {s} * 1]"),
+                    c = in(reg) from, s = in(reg) stride, options(nostack, preserves_flags, readonly)
+                )
+            };
+        }
+        // SAFETY: the rows may be read (the caller's promise).
+        unsafe {
+            match (i, j) {
+                (0, 0) => loaded!("tmm0"),
+                (0, _) => loaded!("tmm1"),
+                (_, 0) => loaded!("tmm2"),
+                _ => loaded!("tmm3"),
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn multiply<const R: usize, const C: usize>(
         &mut self,
         [(top, top_stride), (bottom, bottom_stride)]: [(*const f32, isize); 2],

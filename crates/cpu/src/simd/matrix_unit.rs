@@ -19,6 +19,12 @@ pub(crate) trait MatrixUnit {
     /// Makes all sums zeros.
     fn zero(&mut self);
 
+    /// Loads `sums[i][j]`, with `stride` bytes from one row to the next.
+    ///
+    /// # Safety
+    /// `SIDE` rows of `SIDE` numbers may be read.
+    unsafe fn load(&mut self, i: usize, j: usize, from: *const f32, stride: isize);
+
     /// `sums[i][j] += left[i] · right[j]` for `R × C` tiles. A left tile is a pointer and the bytes from one row to the
     /// next; its words are k-groups. Rows of the right tiles are k-groups, its words columns, and row `p` of all
     /// right tiles is contiguous.
@@ -81,6 +87,14 @@ impl<const SIDE: usize> MatrixUnit for PortableUnit<SIDE> {
                     *sum = flushed(*sum + flushed(both[0] + both[1]));
                 }
             }
+        }
+    }
+
+    unsafe fn load(&mut self, i: usize, j: usize, from: *const f32, stride: isize) {
+        for (m, row) in self.sums[i][j].iter_mut().enumerate() {
+            let from = from.wrapping_byte_offset(m as isize * stride);
+            // SAFETY: the caller's promise.
+            row.iter_mut().enumerate().for_each(|(n, x)| *x = unsafe { from.add(n).read_unaligned() });
         }
     }
 

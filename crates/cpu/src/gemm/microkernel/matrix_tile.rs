@@ -3,7 +3,8 @@
 //! ([`super::LeftLayout::Along`]), and the right one is packed as for vectors.
 //!
 //! Tiles are read where they lie. If they have fewer rows or k-groups, other strides, or rows that begin anywhere, they are
-//! copied first, with zeros for what is missing. So a sum has the same bits wherever its tile lies.
+//! copied first, with zeros for what is missing. Sums begin with what they are added to. So a sum has the same bits
+//! wherever its tile lies.
 #![allow(clippy::needless_range_loop)]
 
 use super::indirect::IndirectTile;
@@ -79,7 +80,28 @@ unsafe fn one<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C: usize>(
     let (left, right) = (left.ptr(), right.ptr());
     let at = t.a.wrapping_offset(block as isize * t.blocks);
     let mut soon = Soon::new(&t.prefetch, block, t.b);
-    unit.zero();
+    let first = (block * 2 * L::N) as isize;
+    let (c, start) = (t.c.wrapping_offset(first * t.crs), t.start.wrapping_offset(first * t.srs));
+    let whole = rows == R * L::N && t.cols == C * L::N;
+    // Columns of each vector: all, some or none.
+    let few = |j: usize| t.cols.saturating_sub(j * L::N).min(L::N);
+    let mut sums = Sums::<C>(Copied::new());
+    if t.start.is_null() {
+        unit.zero();
+    } else if whole {
+        // SAFETY: whole tiles of what is added.
+        unsafe { load::<U, L, R, C>(unit, start, t.srs) };
+    } else {
+        for i in 0..R * L::N {
+            for j in 0..C {
+                let from = start.wrapping_offset(i as isize * t.srs).wrapping_add(j * L::N);
+                // SAFETY: the columns of a row.
+                let x = if i < rows { unsafe { L::load_partial(from, few(j)) } } else { L::zero() };
+                sums.set(i, j, x);
+            }
+        }
+        sums.load_to::<U, L, R>(unit);
+    }
     let mut p = 0;
     while p < t.k {
         let n = L::N.min(t.k - p);
@@ -111,67 +133,91 @@ unsafe fn one<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C: usize>(
         soon.steps(L::N / K_UNROLL);
         p += L::N;
     }
-    let first = (block * 2 * L::N) as isize;
-    let (c, start) = (t.c.wrapping_offset(first * t.crs), t.start.wrapping_offset(first * t.srs));
-    let adds = !t.start.is_null();
-    // SAFETY: rows of `c` and of `start`, of `cols` elements.
-    unsafe {
-        if !adds && rows == R * L::N && t.cols == C * L::N {
-            for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                if i < R && j < C {
-                    let to = c.wrapping_offset((i * L::N) as isize * t.crs).wrapping_add(j * L::N);
-                    unit.store(i, j, to, bytes(t.crs));
-                }
-            }
-            return;
-        }
-        let mut sums = Sums::<C>::of::<U, L, R>(unit);
-        for i in 0..rows {
-            let c = c.wrapping_offset(i as isize * t.crs);
-            let start = start.wrapping_offset(i as isize * t.srs);
-            for j in 0..C {
-                let few = t.cols.saturating_sub(j * L::N).min(L::N);
-                let mut sum = sums.row::<L>(i, j);
-                let (c, start) = (c.wrapping_add(j * L::N), start.wrapping_add(j * L::N));
-                if few == L::N {
-                    if adds {
-                        sum = L::load(start).add(sum);
-                    }
-                    sum.store(c);
-                } else {
-                    if adds {
-                        sum = L::load_partial(start, few).add(sum);
-                    }
-                    sum.store_partial(c, few);
-                }
-            }
+    if whole {
+        // SAFETY: whole tiles of the output.
+        unsafe { store::<U, L, R, C>(unit, c, t.crs) };
+        return;
+    }
+    sums.store_from::<U, L, R>(unit);
+    for i in 0..rows {
+        for j in 0..C {
+            let to = c.wrapping_offset(i as isize * t.crs).wrapping_add(j * L::N);
+            // SAFETY: the columns of a row of the output.
+            unsafe { sums.get::<L>(i, j).store_partial(to, few(j)) };
         }
     }
 }
 
-/// All sums of a unit in memory.
+/// Loads `R × C` tiles of sums from rows `pitch` words apart.
+///
+/// # Safety
+/// They may be read.
+#[inline(always)]
+unsafe fn load<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C: usize>(
+    unit: &mut U,
+    from: *const f32,
+    pitch: isize,
+) {
+    for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        if i < R && j < C {
+            let from = from.wrapping_offset((i * L::N) as isize * pitch).wrapping_add(j * L::N);
+            // SAFETY: the caller's promise.
+            unsafe { unit.load(i, j, from, bytes(pitch)) };
+        }
+    }
+}
+
+/// Stores `R × C` tiles of sums to rows `pitch` words apart.
+///
+/// # Safety
+/// They may be written.
+#[inline(always)]
+unsafe fn store<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C: usize>(
+    unit: &U,
+    to: *mut f32,
+    pitch: isize,
+) {
+    for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        if i < R && j < C {
+            let to = to.wrapping_offset((i * L::N) as isize * pitch).wrapping_add(j * L::N);
+            // SAFETY: the caller's promise.
+            unsafe { unit.store(i, j, to, bytes(pitch)) };
+        }
+    }
+}
+
+/// All sums of a unit in memory, of `C` tiles across.
 struct Sums<const C: usize>(Copied<{ 2 * TWO }>);
 
 impl<const C: usize> Sums<C> {
-    /// Stores the sums of `R × C` tiles.
+    /// Loads the sums of `R × C` tiles, all of which were set.
     #[inline(always)]
-    fn of<U: MatrixUnit, L: Simd<E = f32>, const R: usize>(unit: &U) -> Self {
-        let mut sums = Sums(Copied::new());
-        for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            if i < R && j < C {
-                let to = sums.0.ptr().wrapping_add((i * L::N * C + j) * L::N);
-                // SAFETY: there is room for all tiles, each `SIDE` rows of `SIDE` numbers.
-                unsafe { unit.store(i, j, to, bytes((C * L::N) as isize)) };
-            }
-        }
-        sums
+    fn load_to<U: MatrixUnit, L: Simd<E = f32>, const R: usize>(&mut self, unit: &mut U) {
+        // SAFETY: the tiles were set.
+        unsafe { load::<U, L, R, C>(unit, self.0.ptr(), (C * L::N) as isize) };
     }
 
-    /// Sums of row `i` in tile column `j`.
+    /// Stores the sums of `R × C` tiles.
     #[inline(always)]
-    fn row<L: Simd<E = f32>>(&mut self, i: usize, j: usize) -> L {
-        // SAFETY: a row that was stored.
+    fn store_from<U: MatrixUnit, L: Simd<E = f32>, const R: usize>(&mut self, unit: &U) {
+        // SAFETY: there is room for all tiles.
+        unsafe { store::<U, L, R, C>(unit, self.0.ptr(), (C * L::N) as isize) };
+    }
+
+    /// Sums of row `i` in tile column `j`, which were stored.
+    #[inline(always)]
+    fn get<L: Simd<E = f32>>(&mut self, i: usize, j: usize) -> L {
+        debug_assert!(i < 2 * L::N && j < C);
+        // SAFETY: a vector of the tiles.
         unsafe { L::load(self.0.ptr().add((i * C + j) * L::N)) }
+    }
+
+    /// Sets these sums.
+    #[inline(always)]
+    fn set<L: Simd<E = f32>>(&mut self, i: usize, j: usize, x: L) {
+        debug_assert!(i < 2 * L::N && j < C);
+        // SAFETY: as above.
+        unsafe { x.store(self.0.ptr().add((i * C + j) * L::N)) };
     }
 }
 
@@ -337,7 +383,25 @@ unsafe fn rows_anywhere<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C
         // SAFETY: there is room for both tiles.
         unsafe { [left, ends].iter().for_each(|to| to.write_bytes(0, R * L::N * L::N)) };
     }
-    unit.zero();
+    let position = |i: usize| w.rows[i].position;
+    let follow = rows == R * L::N && (1..rows).all(|i| position(i) == position(0) + i);
+    let row = |i: usize| w.c.wrapping_add(position(i) * w.crs);
+    let mut sums = Sums::<C>(Copied::new());
+    if !w.add {
+        unit.zero();
+    } else if follow {
+        // SAFETY: rows of the output, which follow each other.
+        unsafe { load::<U, L, R, C>(&mut unit, row(0), w.crs as isize) };
+    } else {
+        for i in 0..R * L::N {
+            for j in 0..C {
+                // SAFETY: a vector of a row of the output.
+                let x = if i < rows { unsafe { L::load(row(i).add(j * L::N)) } } else { L::zero() };
+                sums.set(i, j, x);
+            }
+        }
+        sums.load_to::<U, L, R>(&mut unit);
+    }
     for run in w.runs {
         let (mut at, mut b) = (run.left, w.b.wrapping_add(run.right * w.pitch * width));
         for _ in 0..w.inner / L::N {
@@ -392,29 +456,16 @@ unsafe fn rows_anywhere<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C
             unit.multiply::<R, C>(a, (right.cast_const(), bytes(width as isize)));
         }
     }
-    let positions = |i: usize| w.rows[i].position;
-    let follow = rows == R * L::N && (1..rows).all(|i| positions(i) == positions(0) + i);
-    // SAFETY: vectors of the output's rows.
-    unsafe {
-        if follow && !w.add {
-            for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                if i < R && j < C {
-                    let to = w.c.wrapping_add((positions(0) + i * L::N) * w.crs + j * L::N);
-                    unit.store(i, j, to, bytes(w.crs as isize));
-                }
-            }
-            return;
-        }
-        let mut sums = Sums::<C>::of::<U, L, R>(&unit);
-        for i in 0..rows {
-            for j in 0..C {
-                let c = w.c.wrapping_add(positions(i) * w.crs + j * L::N);
-                let mut sum = sums.row::<L>(i, j);
-                if w.add {
-                    sum = L::load(c).add(sum);
-                }
-                sum.store(c);
-            }
+    if follow {
+        // SAFETY: rows of the output, which follow each other.
+        unsafe { store::<U, L, R, C>(&unit, row(0), w.crs as isize) };
+        return;
+    }
+    sums.store_from::<U, L, R>(&unit);
+    for i in 0..rows {
+        for j in 0..C {
+            // SAFETY: a vector of a row of the output.
+            unsafe { sums.get::<L>(i, j).store(row(i).add(j * L::N)) };
         }
     }
 }

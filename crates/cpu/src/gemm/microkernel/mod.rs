@@ -88,6 +88,11 @@ enum LeftLayout {
 }
 
 impl<T: Float> PanelKernels<T> {
+    /// True if a matrix unit multiplies.
+    pub(crate) fn of_unit(&self) -> bool {
+        self.left == LeftLayout::Along
+    }
+
     /// Strides of rows and of k-groups in packed micro-panels of `mr` rows and `pitch` k-groups.
     pub(crate) fn left_strides(&self, mr: usize, pitch: usize) -> [isize; 2] {
         match self.left {

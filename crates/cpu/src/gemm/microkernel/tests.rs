@@ -9,7 +9,7 @@ use std::ptr::null;
 /// The tiers whose products of bf16 take tiles.
 fn units() -> Vec<(Tier, &'static Microkernels<bf16>)> {
     let all = Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()).map(|t| (t, bf16::kernels(t)));
-    let units: Vec<_> = all.filter(|(_, k)| k.panels.left == super::LeftLayout::Along).collect();
+    let units: Vec<_> = all.filter(|(_, k)| k.panels.of_unit()).collect();
     assert!(!units.is_empty());
     units
 }
