@@ -318,7 +318,7 @@ def test_pyarrow_writes_the_rows_that_the_reader_is_tested_with(tmp_path):
         with pa.ipc.open_stream(str(path)) as reader:
             return reader.read_all()
 
-    kept = Path(__file__).parents[2] / "crates/runtime/tests/files"
+    kept = Path(__file__).parents[2] / "crates/runtime/tests/it/files"
     for ending, read in ("parquet", pq.read_table), ("feather", lambda p: feather.read_table(str(p))), ("arrow", stream):
         tables.write(tmp_path / f"new.{ending}")
         for folder in tmp_path, kept:

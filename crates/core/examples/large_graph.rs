@@ -1,7 +1,7 @@
 //! Times every stage of the compiler over synthetic models of 50,000 nodes: `cargo run --release -p
 //! headwater-core --example large_graph`. A first argument sets another number of nodes.
 
-#[path = "../tests/common/large.rs"]
+#[path = "../tests/it/common/large.rs"]
 mod large;
 
 use headwater_core::compile::{CompiledGraph, Options, Stage, StageResult, compile};

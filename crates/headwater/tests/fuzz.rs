@@ -1,8 +1,8 @@
 //! Mutated goldens, settings, operators and whole models: a result or an error, and never a panic.
 
-#[path = "../../runtime/tests/common/fuzz.rs"]
+#[path = "../../runtime/tests/it/common/fuzz.rs"]
 mod fuzz;
-#[path = "../../import/tests/support/mutate.rs"]
+#[path = "../../import/tests/it/support/mutate.rs"]
 mod mutate;
 
 use fuzz::Random;

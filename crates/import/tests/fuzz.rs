@@ -1,10 +1,9 @@
 //! Mutated archives: a legal graph or a typed error, and never a panic. The targets of cargo-fuzz beside this crate are
 //! guided by coverage; these need no other tool, and run in every test.
 
-#[path = "../../runtime/tests/common/fuzz.rs"]
+#[path = "../../runtime/tests/it/common/fuzz.rs"]
 mod fuzz;
-#[path = "support/mutate.rs"]
-mod mutate;
+#[path = "it/support/mod.rs"]
 mod support;
 
 use fuzz::Random;

@@ -1,10 +1,11 @@
 //! Mutated data files and checkpoints: a value or a typed error, and never a panic. Any run that is resumed
 //! from a mutated checkpoint ends in an error, or at its last step.
 
+#[path = "it/common/mod.rs"]
 mod common;
-#[path = "common/fuzz.rs"]
+#[path = "it/common/fuzz.rs"]
 mod fuzz;
-#[path = "../../import/tests/support/mutate.rs"]
+#[path = "../../import/tests/it/support/mutate.rs"]
 mod mutate;
 
 use common::{config, graph, weights, write_data};

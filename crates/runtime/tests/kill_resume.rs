@@ -4,6 +4,7 @@
 //!
 //! Runs itself as the process to be killed, hence without the test harness.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use headwater_cpu::Cpu;

@@ -1,0 +1,31 @@
+//! Tests of the Ascend device, one executable: kernels, lowering, the simulator and the timing model.
+
+mod add;
+mod attention;
+mod check_index;
+mod common;
+mod composed;
+mod constants;
+mod cross_flags;
+mod embedding_grad;
+mod faults;
+mod gather_rows;
+mod hostile;
+mod indexing;
+mod instructions;
+mod lower_math;
+mod lower_rows;
+mod lower_rows_large;
+mod lower_time;
+mod matmul;
+mod narrow_products;
+mod native;
+mod operators;
+mod philox;
+mod places;
+mod rms_norm;
+mod rms_norm_grad;
+mod scatter_sum;
+mod split_products;
+mod timing;
+mod timing_cube;

@@ -1,0 +1,35 @@
+//! Tests of the library and the command line, one executable.
+
+mod ascend;
+mod auto;
+mod bad_inputs;
+mod bench;
+mod check;
+mod common;
+mod complex;
+mod conformance;
+mod embedding_op;
+mod examples;
+mod families;
+mod faults;
+mod forward;
+mod hostile_operators;
+mod images;
+mod json;
+mod kernel_project;
+mod kernel_sources;
+mod legality;
+mod memory;
+mod migrate;
+mod mixed;
+mod norm_op;
+mod operators;
+mod precision;
+mod predicted;
+mod recompute;
+mod replay;
+mod settings;
+mod texts;
+mod threads;
+mod translations;
+mod written_parameters;

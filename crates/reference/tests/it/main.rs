@@ -1,0 +1,6 @@
+//! Tests of the reference device, one executable.
+
+mod contract;
+mod halves;
+mod operators;
+mod streams;

@@ -1,0 +1,14 @@
+//! Tests of sessions, trainer, data and checkpoints, one executable; fuzzing is an executable of its own.
+
+mod buckets;
+mod common;
+mod data;
+mod faults;
+mod lengths;
+mod moments;
+mod optimizers;
+mod precision;
+mod scaler;
+mod sparse;
+mod training;
+mod update_plan;
