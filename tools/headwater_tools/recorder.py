@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from . import data as samples
 from .training import AdamW, loss_of, train
-from .truth import ATEN, evaluate
+from .truth import ATEN, by_definition, evaluate
 
 SUFFIX = ".golden.safetensors"
 EMPTY = (ATEN.empty, ATEN.empty_like, ATEN.new_empty, ATEN.empty_strided, ATEN.new_empty_strided, ATEN.empty_permuted)
@@ -83,7 +83,8 @@ def record(
     elif batches is None:
         batches = [args] * (steps * optimizer.accumulate)
     if len(batches):
-        curve = train(module, batches, optimizer, steps=run and run.steps)
+        with by_definition():
+            curve = train(module, batches, optimizer, steps=run and run.steps)
         tensors |= {f"curve.{name}": torch.tensor(getattr(curve, name), dtype=torch.float64) for name in ("loss", "lr", "norm")}
         if run:
             tensors |= run.tensors(curve.module)
