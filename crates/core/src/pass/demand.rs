@@ -72,6 +72,8 @@ pub fn demand(graph: Graph) -> Result<Graph> {
         let Some(Narrowed { attrs, parts: wanted }) = made.and_then(|p| narrowed(&graph, node, p)) else {
             return b.apply(node.op, operands, node.attrs.clone());
         };
+        // Nobody reads its further results, which are narrower too.
+        node.outputs[1..].iter().for_each(|v| unmade[v.0 as usize] = true);
         let mut narrow = operands.to_vec();
         for (i, v) in narrow.iter_mut().enumerate() {
             if let (Some(p), Some(old), Some(v)) = (wanted[i], node.inputs[i], v)

@@ -1,15 +1,16 @@
 //! Values that are read in part are made in part: fewer rows forward and backward, the same loss and
 //! gradients.
 
+use headwater_core::graph::verify::violations;
 use headwater_core::graph::{InputRole, OutputRole};
-use headwater_core::ops::attention::attention::ATTENTION;
+use headwater_core::ops::attention::{attention::ATTENTION, sdpa::SDPA};
 use headwater_core::ops::index::topk::TOPK;
 use headwater_core::ops::linear::linear::LINEAR;
-use headwater_core::ops::norm::layer_norm::LAYER_NORM;
+use headwater_core::ops::norm::{layer_norm::LAYER_NORM, softmax::SOFTMAX};
 use headwater_core::ops::pointwise::gelu::GELU;
-use headwater_core::ops::view::{select::SELECT, slice::SLICE, transpose::TRANSPOSE};
-use headwater_core::pass::{decompose, demand, differentiate, simplify};
-use headwater_core::{Attrs, Builder, DType, Graph, Tensor, ValueId, reference};
+use headwater_core::ops::view::{select::SELECT, slice::SLICE, split::UNBIND, transpose::TRANSPOSE};
+use headwater_core::pass::{decompose, demand, differentiate, recognize, simplify};
+use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId, reference};
 
 const BATCH: usize = 2;
 const TOKENS: usize = 5;
@@ -114,6 +115,10 @@ fn trained(graph: Graph) -> Vec<Tensor> {
             if input.role == InputRole::Rng {
                 return Tensor::int(DType::I64, ty.shape.clone(), vec![7, 1]);
             }
+            if ty.dtype == DType::Bool {
+                let seen = (0..ty.shape.numel()).map(|j| i64::from(j % 3 != 1)).collect();
+                return Tensor::int(DType::Bool, ty.shape.clone(), seen);
+            }
             let number = |j: usize| ((j * 37 + i * 11) % 23) as f64 / 23.0 - 0.4;
             Tensor::float(ty.dtype, ty.shape.clone(), (0..ty.shape.numel()).map(number).collect())
         })
@@ -130,19 +135,25 @@ fn shapes(graph: &Graph, op: &str) -> Vec<Vec<usize>> {
 /// Narrows a model, compares what it computes, and gives the shapes of its linear layers' and attention's
 /// results.
 fn narrowed(model: Model) -> [Vec<Vec<usize>>; 2] {
-    let (whole, small) = (graph(model), demand(graph(model)).unwrap());
-    let found = ["linear", "attention"].map(|op| shapes(&small, op));
-    let (want, got) = (trained(whole), trained(small));
+    let small = alike(graph(model), &model);
+    ["linear", "attention"].map(|op| shapes(&small, op))
+}
+
+/// A graph narrowed: its loss and gradients are those of the whole.
+fn alike(whole: Graph, how: &dyn std::fmt::Debug) -> Graph {
+    let small = demand(whole.clone()).unwrap_or_else(|e| panic!("{how:?}: {e:?}"));
+    assert_eq!(violations(&small), [], "{how:?}");
+    let (want, got) = (trained(whole), trained(small.clone()));
     assert_eq!(want.len(), got.len());
     for (i, (want, got)) in want.iter().zip(&got).enumerate() {
-        assert_eq!(want.shape(), got.shape(), "{model:?}: result {i}");
+        assert_eq!(want.shape(), got.shape(), "{how:?}: result {i}");
         let size = want.floats().iter().fold(0.0f64, |m, x| m.max(x.abs()));
         for (w, g) in want.floats().iter().zip(got.floats()) {
             // A dozen sums of at most a hundred terms, one after the other.
-            assert!((w - g).abs() <= 1e3 * f64::EPSILON * size, "{model:?}: result {i}: {g} for {w}");
+            assert!((w - g).abs() <= 1e3 * f64::EPSILON * size, "{how:?}: result {i}: {g} for {w}");
         }
     }
-    found
+    small
 }
 
 const ALL: [usize; 3] = [BATCH, TOKENS, WIDTH];
@@ -215,4 +226,137 @@ fn further_results_and_different_parts_stay() {
     let run = |g: &Graph| reference::run(g, std::slice::from_ref(&x)).unwrap()[0].floats().to_vec();
     assert_eq!(run(&small), run(&graph));
     assert_eq!(run(&graph), [1.0 + 2.0 + 2.0 + 6.0, 14.0 + 18.0 + 2.0 + 24.0]);
+}
+
+/// Ways to read a part along a dimension.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Read {
+    /// One index, from the end if it is negative.
+    One(i64),
+    /// From one index to another in steps.
+    Range([i64; 3]),
+    /// One of all that `unbind` gives.
+    Unbound(usize),
+    /// One index after the dimension was exchanged with the first.
+    Exchanged(i64),
+}
+
+/// Masks of attention.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Seen {
+    All,
+    Causal,
+    Bools,
+    Added,
+}
+
+/// What lies between attention and the part that is read.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Between {
+    Nothing,
+    Residual,
+    Norm,
+    Projection,
+}
+
+/// Attention of so many dimensions, of which a part is read along one.
+fn attends(rank: usize, spelled: bool, seen: Seen, between: Between, dim: usize, read: Read) -> Graph {
+    let (queries, keys, size) = (5, 4, 3);
+    let mut b = Builder::new();
+    let lead = &[2, 3, 2][3 - (rank - 2)..];
+    let [q, k, v] = [("q", queries), ("k", keys), ("v", keys)]
+        .map(|(name, n)| b.parameter(name, DType::F64, &[lead, &[n, size]].concat()));
+    let mask = match seen {
+        Seen::All | Seen::Causal => None,
+        Seen::Bools => Some(b.input("mask", TensorType::new(DType::Bool, [queries, keys]), InputRole::User)),
+        Seen::Added => Some(b.parameter("mask", DType::F64, &[queries, keys])),
+    };
+    let mut y = if spelled {
+        let k = b.transpose(k, rank - 2, rank - 1).unwrap();
+        let scores = b.matmul(q, k).unwrap();
+        let mut scores = b.scale(scores, 0.6).unwrap();
+        if let Some(mask) = mask {
+            scores = b.add(scores, mask).unwrap();
+        }
+        let weights = b.one(&SOFTMAX, &[scores], Attrs::new().with("dim", -1)).unwrap();
+        b.matmul(weights, v).unwrap()
+    } else {
+        let attrs = Attrs::new().with("is_causal", seen == Seen::Causal);
+        b.apply(&SDPA, &[Some(q), Some(k), Some(v), mask], attrs).unwrap()[0]
+    };
+    if between == Between::Residual {
+        y = b.add(y, q).unwrap();
+    }
+    if between == Between::Norm {
+        let attrs = Attrs::new().with("normalized_shape", [size as i64]).with("eps", 1e-5);
+        y = b.apply(&LAYER_NORM, &[Some(y), None, None], attrs).unwrap()[0];
+    }
+    if between == Between::Projection {
+        let w = b.parameter("w", DType::F64, &[2, size]);
+        y = b.apply(&LINEAR, &[Some(y), Some(w), None], Attrs::new()).unwrap()[0];
+    }
+    let select = |b: &mut Builder, y, dim: usize, index: i64| {
+        b.one(&SELECT, &[y], Attrs::new().with("dim", dim as i64).with("index", index)).unwrap()
+    };
+    let y = match read {
+        Read::One(index) => select(&mut b, y, dim, index),
+        Read::Range([start, end, step]) => {
+            let attrs = Attrs::new().with("dim", dim as i64).with("start", start);
+            b.one(&SLICE, &[y], attrs.with("end", end).with("step", step)).unwrap()
+        }
+        Read::Unbound(i) => b.apply(&UNBIND, &[Some(y)], Attrs::new().with("dim", dim as i64)).unwrap()[i],
+        Read::Exchanged(index) => {
+            let y = b.transpose(y, 0, dim).unwrap();
+            select(&mut b, y, 0, index)
+        }
+    };
+    let square = b.mul(y, y).unwrap();
+    let rank = b.ty(square).shape.rank();
+    let loss = b.sum(square, &(0..rank).collect::<Vec<_>>(), false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    decompose(recognize(b.finish()).unwrap().graph).unwrap()
+}
+
+#[test]
+fn attention_of_any_rank_is_read_in_any_way() {
+    let reads = [
+        Read::One(0),
+        Read::One(-1),
+        Read::Range([1, 2, 1]),
+        Read::Range([-2, i64::MAX, 1]),
+        Read::Range([0, i64::MAX, 2]),
+        Read::Range([0, 0, 1]),
+        Read::Unbound(1),
+        Read::Exchanged(-1),
+    ];
+    let seen = [Seen::All, Seen::Causal, Seen::Bools, Seen::Added];
+    let between = [Between::Nothing, Between::Residual, Between::Norm, Between::Projection];
+    let mut narrow = 0;
+    for rank in 2..=5 {
+        for (spelled, seen, between) in [false, true]
+            .into_iter()
+            .flat_map(|s| seen.into_iter().flat_map(move |m| between.into_iter().map(move |b| (s, m, b))))
+        {
+            // A causal mask and one of bools are the operator's own.
+            if spelled && matches!(seen, Seen::Causal | Seen::Bools) {
+                continue;
+            }
+            for (dim, read) in (0..rank).flat_map(|dim| reads.into_iter().map(move |read| (dim, read))) {
+                let how = (rank, spelled, seen, between, dim, read);
+                let whole = attends(rank, spelled, seen, between, dim, read);
+                let small = alike(whole, &how);
+                let attention = shapes(&small, "attention");
+                assert_eq!(attention.len(), usize::from(rank > 2 || !spelled), "{how:?}");
+                if dim == rank - 2
+                    && seen != Seen::Causal
+                    && matches!(read, Read::One(_))
+                    && !attention.is_empty()
+                {
+                    assert_eq!(attention[0][2], 1, "{how:?}");
+                    narrow += 1;
+                }
+            }
+        }
+    }
+    assert!(narrow > 100);
 }
