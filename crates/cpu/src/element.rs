@@ -85,8 +85,6 @@ pub trait Wide:
     /// e to this power, for weights: fast, for powers up to 88; no normal number below -87.3, and 0 below
     /// -88.1.
     fn exp_nonpos(self) -> Self;
-    /// Natural logarithm.
-    fn ln(self) -> Self;
     /// Hyperbolic tangent.
     fn tanh(self) -> Self;
     /// `1 / (1 + e⁻ˣ)`.
@@ -100,7 +98,7 @@ pub trait Wide:
 }
 
 macro_rules! wide {
-    ($t:ident, $exp:path, $exp_nonpos:path, $ln:path, $tanh:path, $sigmoid:path) => {
+    ($t:ident, $exp:path, $exp_nonpos:path, $tanh:path, $sigmoid:path) => {
         impl Float for $t {
             type Wide = $t;
             #[inline(always)]
@@ -129,10 +127,6 @@ macro_rules! wide {
                 $exp_nonpos(self)
             }
             #[inline(always)]
-            fn ln(self) -> $t {
-                $ln(self)
-            }
-            #[inline(always)]
             fn tanh(self) -> $t {
                 $tanh(self)
             }
@@ -156,8 +150,8 @@ macro_rules! wide {
     };
 }
 // Loops over the one for f32 vectorise.
-wide!(f32, math::f32::exp, math::f32::exp_nonpos, math::f32::log, math::f32::tanh, math::f32::sigmoid);
-wide!(f64, f64::exp, f64::exp, f64::ln, f64::tanh, math::f64::sigmoid);
+wide!(f32, math::f32::exp, math::f32::exp_nonpos, math::f32::tanh, math::f32::sigmoid);
+wide!(f64, f64::exp, f64::exp, f64::tanh, math::f64::sigmoid);
 
 macro_rules! narrow {
     ($t:ident) => {

@@ -54,18 +54,25 @@ pub fn attention(
 ) -> Result<Lowered, Refusal> {
     let a = Attention::of(cx, [0, 1, 2, 3, 4]).map_err(|e| Refusal(e.message))?;
     let s = &mut Sequence::new(chip, source);
-    let [out, log] = writes else { return Err(Refusal::new("attention without its two results")) };
-    let (out, log) = (Tensor::write(0, out), Tensor::write(1, log));
+    let results: Vec<Tensor> = writes.iter().enumerate().map(|(i, view)| Tensor::write(i, view)).collect();
+    let [out, largest, denominators] = &results[..] else {
+        return Err(Refusal::new("attention without its three results"));
+    };
     if empty(&a)? {
-        s.fill(&out, 0.0)?;
-        s.fill(&log, f64::NEG_INFINITY)?;
+        s.fill(out, 0.0)?;
+        s.fill(largest, f64::NEG_INFINITY)?;
+        s.fill(denominators, 0.0)?;
         return Ok(std::mem::take(&mut s.lowered));
     }
     let (q, k, v) = (input(reads, 0)?, input(reads, 1)?, input(reads, 2)?);
     let mask = mask(&a, reads, 3)?;
     let dtype = q.dtype();
     let dropout = Dropout::of(&a, cx, reads, 4)?;
-    if together && mask.is_none() && dropout.from.is_none() && fused(s, &a, [&q, &k, &v, &out, &log])? {
+    if together
+        && mask.is_none()
+        && dropout.from.is_none()
+        && fused(s, &a, [&q, &k, &v, out, largest, denominators])?
+    {
         return Ok(std::mem::take(&mut s.lowered));
     }
     let bands = a.causal && mask.is_none() && dropout.from.is_none();
@@ -73,28 +80,32 @@ pub fn attention(
         let mark = s.mark();
         let scores = block.scores(s, &a, &q, &k)?;
         let weights = s.scratch(dtype, scores.shape())?;
-        let (own, mask) = (block.of(&log)?, mask.as_ref().map(|m| block.of(m)).transpose()?);
+        let own = [block.of(largest)?, block.of(denominators)?];
+        let mask = mask.as_ref().map(|m| block.of(m)).transpose()?;
         let drawn = dropout.drawn(s, &a, &block)?;
         let mut b = RowBuilder::new(&scores.shape()[..3], &scores.shape()[3..]);
         let score = masked(&mut b, &a, mask.as_ref(), block.queries.0);
         let most = b.reduce(Reduce::Max, score);
-        // A query that sees no key has weights of 0, and minus infinity as the logarithm.
+        // A query whose keys are all hidden has a sum of 0: its weights are then this factor times 0.
+        let unseen = float(if a.nan_without_keys { f64::NAN } else { 0.0 });
         let none = x(0).eq(float(f64::NEG_INFINITY));
         let shift = b.expr(&none.select(float(0.0), x(0)), &[most]);
         let e = b.expr(&(x(0) - x(1)).exp_nonpos(), &[score, shift]);
         let sum = b.sum(e);
-        let scale = b.expr(&x(0).eq(float(0.0)).select(float(0.0), x(0).recip()), &[sum]);
+        let scale = b.expr(&x(0).eq(float(0.0)).select(unseen.clone(), x(0).recip()), &[sum]);
         let weight = b.expr(&(x(0) * x(1)), &[e, scale]);
         let kept = dropout.kept(&mut b);
         let weight = kept.map_or(weight, |kept| b.expr(&(x(0) * x(1)), &[weight, kept]));
         b.store(dtype, Access::identity(4), weight);
-        let logarithm = b.expr(&(x(0) + x(1).log()), &[most, sum]);
-        b.store(log.dtype(), by_query(), logarithm);
+        let denominator = b.expr(&x(0).eq(float(0.0)).select(unseen, x(0)), &[sum]);
+        for (to, number) in own.iter().zip([most, denominator]) {
+            b.store(to.dtype(), by_query(), number);
+        }
         let reads: Vec<&Tensor> = [&scores].into_iter().chain(&mask).chain(&drawn).collect();
-        s.rows(&b.finish(), &reads, &[&weights, &own])?;
+        s.rows(&b.finish(), &reads, &[&weights, &own[0], &own[1]])?;
         let values = block.repeated(&v, &a)?;
         let weights = grouped(&weights, a.heads / a.value_heads)?;
-        s.product(&weights, &values, None, &grouped(&block.of(&out)?, a.heads / a.value_heads)?)?;
+        s.product(&weights, &values, None, &grouped(&block.of(out)?, a.heads / a.value_heads)?)?;
         s.release(mark);
     }
     Ok(std::mem::take(&mut s.lowered))
@@ -122,14 +133,14 @@ pub fn attention_backward(
         return Ok(std::mem::take(&mut s.lowered));
     }
     let (g, q, k, v) = (input(reads, 0)?, input(reads, 1)?, input(reads, 2)?, input(reads, 3)?);
-    let (y, log) = (input(reads, 4)?, input(reads, 5)?);
-    let mask = mask(&a, reads, 6)?;
+    let (y, largest, denominators) = (input(reads, 4)?, input(reads, 5)?, input(reads, 6)?);
+    let mask = mask(&a, reads, 7)?;
     let dtype = q.dtype();
     if g.dtype() != dtype {
         return Err(Refusal::new("a gradient of another type than the queries'"));
     }
     let groups = [a.heads / a.key_heads, a.heads / a.value_heads];
-    let dropout = Dropout::of(&a, cx, reads, 7)?;
+    let dropout = Dropout::of(&a, cx, reads, 8)?;
     let bands = a.causal && mask.is_none() && dropout.from.is_none();
     let blocks = Block::all(&a, 2 * (4 + dtype.size()) + dropout.bytes(), bands);
     // Blocks of queries of the same samples and heads follow each other.
@@ -153,17 +164,18 @@ pub fn attention_backward(
 
             let (weights, slopes) = (s.scratch(dtype, scores.shape())?, s.scratch(dtype, scores.shape())?);
             let own_mask = mask.as_ref().map(|m| block.of(m)).transpose()?;
-            let own_log = block.of(&log)?;
+            let (own_largest, own_denominators) = (block.of(&largest)?, block.of(&denominators)?);
             let drawn = dropout.drawn(s, &a, block)?;
             let own_dmask = dmask.iter().map(|t| block.of(t)).collect::<Result<Vec<_>, _>>()?;
             let mut b = RowBuilder::new(&scores.shape()[..3], &scores.shape()[3..]);
             let score = masked(&mut b, &a, own_mask.as_ref(), block.queries.0);
-            let logarithm = b.read(log.dtype(), by_query());
+            let [most, sum] = [&largest, &denominators].map(|t| b.read(t.dtype(), by_query()));
             let d_weight = b.read(DType::F32, Access::identity(4));
             let through_row = b.read(DType::F32, by_query());
-            let none = x(1).eq(float(f64::NEG_INFINITY));
-            let weight = none.select(float(0.0), (x(0) - x(1)).exp_nonpos());
-            let weight = b.expr(&weight, &[score, logarithm]);
+            let scale = b.expr(&x(0).eq(float(0.0)).select(float(0.0), x(0).recip()), &[sum]);
+            let none = x(0).eq(float(f64::NEG_INFINITY));
+            let shift = b.expr(&none.select(float(0.0), x(0)), &[most]);
+            let weight = b.expr(&((x(0) - x(1)).exp_nonpos() * x(2)), &[score, shift, scale]);
             let (mut used, mut d_used) = (weight, d_weight);
             if let Some(kept) = dropout.kept(&mut b) {
                 [used, d_used] = [used, d_used].map(|own| b.expr(&(x(0) * x(1)), &[own, kept]));
@@ -175,7 +187,8 @@ pub fn attention_backward(
             for t in &own_dmask {
                 b.store(t.dtype(), Access::identity(4), slope);
             }
-            let reads = [&scores].into_iter().chain(&own_mask).chain([&own_log, &d, &through]).chain(&drawn);
+            let reads = [&scores].into_iter().chain(&own_mask).chain([&own_largest, &own_denominators]);
+            let reads = reads.chain([&d, &through]).chain(&drawn);
             let writes = [&weights, &slopes].into_iter().chain(&own_dmask);
             s.rows(&b.finish(), &reads.collect::<Vec<_>>(), &writes.collect::<Vec<_>>())?;
 
@@ -196,15 +209,17 @@ pub fn attention_backward(
 }
 
 /// Attention as one kernel, for operands that it takes and where it is shorter; says whether it is.
-fn fused(s: &mut Sequence, a: &Attention, operands: [&Tensor; 5]) -> Result<bool, Refusal> {
-    let [q, k, v, out, log] = operands;
+fn fused(s: &mut Sequence, a: &Attention, operands: [&Tensor; 6]) -> Result<bool, Refusal> {
+    let [q, k, v, out, largest, denominators] = operands;
     let (Some(elem), Some(places)) = (Elem::of(q.dtype()), places([q, k, v, out])) else { return Ok(false) };
-    let strides = &log.view.layout.strides;
-    let (Ok(log_sample), Ok(log_head)) = (u64::try_from(strides[0]), u64::try_from(strides[1])) else {
+    let strides = &largest.view.layout.strides;
+    let (Ok(sample), Ok(head)) = (u64::try_from(strides[0]), u64::try_from(strides[1])) else {
         return Ok(false);
     };
-    let one_type = out.dtype() == q.dtype() && log.dtype() == DType::F32;
-    if a.s < LONG || a.l < QUERIES || !one_type || strides[2] != 1 {
+    let one_type =
+        out.dtype() == q.dtype() && [largest, denominators].iter().all(|t| t.dtype() == DType::F32);
+    let alike = denominators.view.layout.strides == *strides;
+    if a.s < LONG || a.l < QUERIES || !one_type || !alike || strides[2] != 1 {
         return Ok(false);
     }
     let shape = kernels::Attention {
@@ -214,7 +229,7 @@ fn fused(s: &mut Sequence, a: &Attention, operands: [&Tensor; 5]) -> Result<bool
         lens: [a.l, a.s].map(|n| n as u64),
         widths: [a.e, a.ev].map(|n| n as u64),
         places,
-        logs: [log_head, log_sample],
+        numbers: [head, sample],
         scale: a.scale as f32,
         causal: a.causal,
         blocks: s.chip.cube_cores.into(),

@@ -10,14 +10,12 @@ use super::sequence::{Sequence, Tensor};
 use crate::aclnn::{Attention, Call, Format, Function, Operand, Window};
 use crate::chip::{Arch, Chip};
 use crate::kernel::Source;
-use headwater_core::expr::input as x;
 use headwater_core::graph::Origin;
 use headwater_core::ops::attention::attention as heads;
 use headwater_core::ops::conv::convolution as conv;
 use headwater_core::ops::conv::geometry::Conv;
 use headwater_core::ops::{OpCx, linear};
 use headwater_core::plan::{Step, TensorView, Work};
-use headwater_core::row::RowProgram;
 use headwater_core::{DType, TensorType};
 
 /// A step as a call of the vendor's, with launches of ours before and behind it.
@@ -237,43 +235,41 @@ fn seen(
 
 fn attention(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<VendorStep, Refusal> {
     let a = heads::Attention::of(cx, [0, 1, 2, 3, 4]).map_err(|e| Refusal(e.message))?;
-    let [out, log] = &step.writes[..] else { return Err(Refusal::new("attention without its two results")) };
-    let (out, log) = (Tensor::write(0, out), Tensor::write(1, log));
+    let results: Vec<Tensor> =
+        step.writes.iter().enumerate().map(|(i, view)| Tensor::write(i, view)).collect();
+    let [out, numbers @ ..] = &results[..] else { return Err(Refusal::new("attention without its results")) };
     let (options, mask) = seen(s, &a, step.reads.get(3).is_some_and(Option::is_some))?;
     let [q, k, v] = [0, 1, 2].map(|i| input(&step.reads, i).and_then(|t| dense(s, t)));
     let (q, k, v) = (q?, k?, v?);
-    one_type(&[&q, &k, &v, &out])?;
+    one_type(&[&q, &k, &v, out])?;
     let stated = [a.batch, a.heads, a.l, COPIES];
     let (largest, sum) = (s.scratch(DType::F32, &stated)?, s.scratch(DType::F32, &stated)?);
-    let own = room(s, &out)?;
+    let own = room(s, out)?;
     let before = s.lowered.launches.len();
-    // The logarithm of the denominator, from one copy of each.
-    let once = |t: &Tensor| t.walked(&[0, 1, 2].map(|d| (stated[d], Some((d, 1)))));
-    let shape = &stated[..3];
-    let inputs = [(DType::F32, shape), (DType::F32, shape)];
-    let program = RowProgram::pointwise(&inputs, shape, &[log.dtype()], &[x(0) + x(1).log()]);
-    s.rows(&program, &[&once(&largest)?, &once(&sum)?], &[&log])?;
-    settle(s, &own, &out)?;
+    // One copy of each number.
+    for (from, to) in [&largest, &sum].into_iter().zip(numbers) {
+        s.copy(&from.walked(&[0, 1, 2].map(|d| (stated[d], Some((d, 1)))))?, to)?;
+    }
+    settle(s, &own, out)?;
     let tensors: Vec<Tensor> = [q, k, v].into_iter().chain(mask).chain([largest, sum, own]).collect();
     Ok(call(s, Function::Attention(options), (&tensors, Format::Nd), 3, before))
 }
 
 fn attention_backward(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<VendorStep, Refusal> {
     let a = heads::Attention::of_backward(cx).map_err(|e| Refusal(e.message))?;
-    let (options, mask) = seen(s, &a, step.reads.get(6).is_some_and(Option::is_some))?;
+    let (options, mask) = seen(s, &a, step.reads.get(7).is_some_and(Option::is_some))?;
     let results: Vec<Tensor> =
         step.writes.iter().enumerate().map(|(i, view)| Tensor::write(i, view)).collect();
     let [dq, dk, dv] = &results[..] else { return Err(Refusal::new("a gradient of the mask")) };
     let [g, q, k, v, y] = [0, 1, 2, 3, 4].map(|i| input(&step.reads, i).and_then(|t| dense(s, t)));
     let (g, q, k, v, y) = (g?, q?, k?, v?, y?);
     one_type(&[&g, &q, &k, &v, &y, dq, dk, dv])?;
-    // With the denominator's logarithm as the largest score, the sum is 1.
-    let log = input(&step.reads, 5)?;
     let stated = [a.batch, a.heads, a.l, COPIES];
     let (largest, sum) = (s.scratch(DType::F32, &stated)?, s.scratch(DType::F32, &stated)?);
     let way = |d: usize| (stated[d], (d < 3).then_some((d, 1)));
-    s.copy(&log.walked(&[0, 1, 2, 3].map(way))?, &largest)?;
-    s.fill(&sum, 1.0)?;
+    for (i, to) in [(5, &largest), (6, &sum)] {
+        s.copy(&input(&step.reads, i)?.walked(&[0, 1, 2, 3].map(way))?, to)?;
+    }
     let own = [dq, dk, dv].map(|t| room(s, t));
     let before = s.lowered.launches.len();
     let mut tensors: Vec<Tensor> = [q, k, v, g].into_iter().chain(mask).chain([largest, sum, y]).collect();
@@ -399,6 +395,7 @@ mod tests {
             scale: 0.5,
             causal: true,
             dropout: 0.0,
+            nan_without_keys: false,
         }
     }
 

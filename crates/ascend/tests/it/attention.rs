@@ -60,9 +60,9 @@ fn shape(
         rows(heads[2], keys, value, by_position),
         rows(heads[0], queries, value, by_position),
     ];
-    let logs = [queries, heads[0] * queries];
+    let numbers = [queries, heads[0] * queries];
     let (lens, widths) = ([queries, keys], [width, value]);
-    Attention { elem, samples: 2, heads, lens, widths, places, logs, scale: 0.75, causal, blocks: 3 }
+    Attention { elem, samples: 2, heads, lens, widths, places, numbers, scale: 0.75, causal, blocks: 3 }
 }
 
 /// Memory with operands one behind the other, and the arguments.
@@ -114,7 +114,7 @@ fn right(x: &Attention) {
     let before = memory(x, &program);
     let after =
         run(&program, &before, 1, Mode::Checked { seed: 0 }).unwrap_or_else(|f| panic!("{x:?}: {}", f[0]));
-    let results = |bytes: &[u8]| [4, 5].map(|param| part(&program, &before, bytes, param).to_vec());
+    let results = |bytes: &[u8]| [4, 5, 6].map(|param| part(&program, &before, bytes, param).to_vec());
     for (blocks, mode) in [
         (3, Mode::Checked { seed: 1 }),
         (2, Mode::Checked { seed: 2 }),
@@ -125,7 +125,7 @@ fn right(x: &Attention) {
         let again = run(&program, &before, blocks, mode).unwrap_or_else(|f| panic!("{x:?}: {}", f[0]));
         assert!(results(&again) == results(&after), "{x:?}: {blocks} blocks, {mode:?} give other bits");
     }
-    let [out, log] = results(&after);
+    let [out, largest, denominators] = results(&after);
     let unit = f64::exp2(-24.0);
     let gamma = |n: u64| n as f64 * unit / (1.0 - n as f64 * unit);
     let narrow = f64::exp2(if x.elem == Elem::F16 { -11.0 } else { -8.0 });
@@ -152,13 +152,15 @@ fn right(x: &Attention) {
                 let off = 2.0 * ((gamma(x.widths[0]) + unit) * size + unit * 2.0 * size)
                     + 2.0 * unit * (1 + tiles) as f64
                     + gamma(seen + 3 * tiles);
-                let log_at = (sample * x.logs[1] + head * x.logs[0] + row) as usize * 4;
-                let (got, want) = (number(Elem::F32, &log, log_at), most + sum.ln());
-                let bound = 2.0 * off + 4.0 * unit * (most.abs() + sum.ln().abs());
-                assert!(
-                    (got - want).abs() <= bound,
-                    "{x:?} log {sample} {head} {row}: {got}, {want} ± {bound:e}"
-                );
+                let at_row = (sample * x.numbers[1] + head * x.numbers[0] + row) as usize * 4;
+                let pairs = [(&largest, most, off), (&denominators, sum, off * sum)];
+                for (i, (bytes, want, bound)) in pairs.into_iter().enumerate() {
+                    let got = number(Elem::F32, bytes, at_row);
+                    assert!(
+                        (got - want).abs() <= bound,
+                        "{x:?} number {i} of {sample} {head} {row}: {got}, {want} ± {bound:e}"
+                    );
+                }
                 for column in 0..x.widths[1] as usize {
                     let value =
                         |key: u64| before.operands[2][at(&x.places[2], sample, shared(2), key) + column];

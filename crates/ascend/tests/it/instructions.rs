@@ -84,7 +84,7 @@ fn attentions() -> [Program; 2] {
             lens: [1001, 1100],
             widths: [64, 64],
             places: [place(4), place(2), place(2), place(4)],
-            logs: [1001, 4004],
+            numbers: [1001, 4004],
             scale: 0.125,
             causal,
             blocks: 24,

@@ -228,7 +228,7 @@ fn masked(keys: usize, make: impl Fn(&mut Builder) -> ValueId) -> Graph {
     let mask = make(&mut b);
     let attrs = Attrs::new().with("is_causal", false).with("scale", 0.5);
     let y = b.apply(&ATTENTION, &[Some(q), Some(k), Some(v), Some(mask), None], attrs.clone()).unwrap();
-    let inputs = [q, q, k, v, y[0], y[1], mask].map(Some);
+    let inputs = [q, q, k, v, y[0], y[1], y[2], mask].map(Some);
     let inputs: Vec<_> = inputs.into_iter().chain([None]).collect();
     let grads = b.apply(&ATTENTION_BACKWARD, &inputs, attrs.with("mask_grad", false)).unwrap();
     for (i, v) in y.into_iter().chain(grads).enumerate() {
@@ -256,7 +256,7 @@ fn masks_known_beforehand_go() {
         let simple = check("mask", &graph, &[draw(0, 80), draw(5, keys), draw(9, keys)]);
         let attention: Vec<_> = simple.nodes.iter().filter(|n| n.op.name.starts_with("attention")).collect();
         assert_eq!(attention.len(), 2);
-        let masks = [attention[0].inputs[3], attention[1].inputs[6]].iter().flatten().count();
+        let masks = [attention[0].inputs[3], attention[1].inputs[7]].iter().flatten().count();
         let causal = attention.iter().filter(|n| n.attrs.to_string().contains("is_causal=true")).count();
         assert_eq!(simple.nodes.iter().filter(number("le")).count(), masks / 2, "{simple}");
         (masks, causal)

@@ -43,8 +43,6 @@ pub trait Vector: Copy {
     fn less(self, x: Self, yes: Self, no: Self) -> Self;
     /// [`Wide::exp_nonpos`].
     fn exp_nonpos(self) -> Self;
-    /// [`Wide::ln`].
-    fn ln(self) -> Self;
     /// [`Wide::tanh`].
     fn tanh(self) -> Self;
     /// [`Wide::sigmoid`].
@@ -132,10 +130,6 @@ impl<E: Wide> Vector for Plain<E> {
     #[inline(always)]
     fn exp_nonpos(self) -> Self {
         Plain(std::array::from_fn(|j| self.0[j].exp_nonpos()))
-    }
-    #[inline(always)]
-    fn ln(self) -> Self {
-        Plain(std::array::from_fn(|j| self.0[j].ln()))
     }
     #[inline(always)]
     fn tanh(self) -> Self {
@@ -258,10 +252,6 @@ impl<S: SimdF32, R: Rounds<S>> Vector for Of<S, R> {
     #[inline(always)]
     fn exp_nonpos(self) -> Self {
         Of::new(vector::exp_nonpos(&mut Native::default(), self.0))
-    }
-    #[inline(always)]
-    fn ln(self) -> Self {
-        Of::new(vector::log(&mut Native::default(), self.0))
     }
     #[inline(always)]
     fn tanh(self) -> Self {

@@ -185,6 +185,64 @@ fn gradients_with_hidden_queries_and_dropout_are_those_of_the_reference() {
     }
 }
 
+/// A query whose keys are all masked by a number sees all alike, however large it is: its weights are 1/n, in the
+/// gradient too. By −∞ it sees none, and gives NaN where that is asked for, to all keys. With more keys than a block
+/// has: as the reference.
+#[test]
+fn queries_that_are_masked_as_a_whole_are_those_of_the_reference() {
+    let (queries, keys, size, hidden) = (7, 403, 8, 3);
+    for mask in [-1e4, -1e9, 1e9, -1e30, f64::from(f32::MIN), f64::NEG_INFINITY] {
+        let graph = |dtype: DType, mask_dtype: DType| {
+            let mut b = Builder::new();
+            let [q, k, v, g] = [("q", queries), ("k", keys), ("v", keys), ("g", queries)]
+                .map(|(name, n)| b.input(name, TensorType::new(dtype, [1, 2, n, size]), InputRole::User));
+            let ty = TensorType::new(mask_dtype, [1, 1, queries, keys]);
+            let added = b.input("mask", ty, InputRole::User);
+            let attrs = Attrs::new().with("is_causal", false).with("scale", 0.3);
+            let attrs = attrs.with("nan_without_keys", mask == f64::NEG_INFINITY);
+            let y = b.apply(&ATTENTION, &[Some(q), Some(k), Some(v), Some(added), None], attrs).unwrap()[0];
+            let grads = gradients(&mut b, &[(y, g)], &[q, k, v, added]).unwrap();
+            for (i, x) in std::iter::once(y).chain(grads.into_iter().flatten()).enumerate() {
+                b.output(format!("result {i}"), x, OutputRole::User);
+            }
+            b.finish()
+        };
+        for dtype in [DType::F32, DType::BF16] {
+            let mut inputs = inputs(&graph(dtype, DType::F32));
+            // Scores of 0, which a number of any size leaves equal.
+            let mut q = inputs[0].to_f64();
+            (0..2).for_each(|h| q[(h * queries + hidden) * size..][..size].fill(0.0));
+            inputs[0] = Tensor::float(dtype, inputs[0].ty.shape.clone(), q);
+            let whole = |i: usize| i / keys == hidden || mask < 0.0 && i % 5 == 0;
+            let added = (0..queries * keys).map(|i| if whole(i) { mask } else { 0.0 }).collect();
+            inputs[4] = Tensor::float(DType::F32, [1, 1, queries, keys], added);
+            let exact: Vec<Tensor> = inputs.iter().map(|t| t.cast(DType::F64)).collect();
+            let want = reference::run(&graph(DType::F64, DType::F64), &exact).unwrap();
+            for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
+                let device = Cpu::new(2).with_tier(tier).unwrap();
+                let got = evaluate(&device, &graph(dtype, DType::F32), &inputs).unwrap();
+                for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                    let all = || got.floats().iter().zip(want.floats());
+                    let about = format!("{mask:e} {dtype}, result {i}, {}", tier.name());
+                    assert!(all().all(|(g, w)| g.is_nan() == w.is_nan()), "{about}: NaN elsewhere");
+                    let norm = |x: &dyn Fn((&f64, &f64)) -> f64| {
+                        let terms = all().map(x).filter(|x| !x.is_nan());
+                        terms.map(|x| x * x).sum::<f64>().sqrt()
+                    };
+                    // In f32, sums of as many terms as there are keys, of weights within a few roundings; in bf16
+                    // weights, slopes and results are rounded, and slopes have that of the output.
+                    let bound = match dtype {
+                        DType::F32 => keys as f64 * f64::from(f32::EPSILON),
+                        _ => 4.0 * f64::exp2(-9.0),
+                    };
+                    let (apart, size) = (norm(&|(g, w)| g - w), norm(&|(_, w)| *w));
+                    assert!(apart <= bound * size, "{about}: {apart:e} of {size:e}");
+                }
+            }
+        }
+    }
+}
+
 /// With as many queries as make no whole pairs, a last one that is no number says nothing of keys that no
 /// query sees.
 #[test]

@@ -53,7 +53,7 @@ pub struct HeadRows {
 /// Shapes of [`attention()`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Attention {
-    /// Type of all operands but the logarithms: f16 or bf16.
+    /// Type of all operands but the largest scores and denominators: f16 or bf16.
     pub elem: Elem,
     /// Number of samples.
     pub samples: u64,
@@ -65,8 +65,8 @@ pub struct Attention {
     pub widths: [u64; 2],
     /// Places of queries, keys, values and results.
     pub places: [HeadRows; 4],
-    /// From one head and sample of logarithms to the next; rows are contiguous.
-    pub logs: [u64; 2],
+    /// From one head and sample of the largest scores, and of the denominators, to the next; rows are contiguous.
+    pub numbers: [u64; 2],
     /// Factor on the scores.
     pub scale: f32,
     /// True if query i sees the keys up to i alone.
@@ -106,10 +106,11 @@ impl Attention {
     }
 }
 
-/// `softmax(scale · q · kᵀ) · v` of every head, and the logarithm of each row's sum of exponentials.
+/// `softmax(scale · q · kᵀ) · v` of every head, and each row's largest score and sum of exponentials less that.
 ///
-/// Parameters: the address to synchronise by; `q`, `k`, `v`, `out`, `log`, f32; `scores` \[blocks, 2, band, 512\] f32,
-/// `weights` likewise in the operands' type, `products` \[blocks, 2, band, width of a value\] f32: workspace.
+/// Parameters: the address to synchronise by; `q`, `k`, `v`, `out`; `largest` and `denominators`, f32; `scores`
+/// \[blocks, 2, band, 512\] f32, `weights` likewise in the operands' type, `products` \[blocks, 2, band, width of a
+/// value\] f32: workspace.
 ///
 /// # Errors
 /// `Unsupported` for another chip or types. `Range` for empty shapes, heads that are no multiples of 16 elements or have more
@@ -117,7 +118,7 @@ impl Attention {
 pub fn attention(arch: Arch, shape: &Attention) -> Result<Program> {
     let name = format!("attention_{}", shape.elem);
     check(arch, shape, &name)?;
-    let Attention { elem, samples, heads, lens, widths, places, logs, causal, .. } = *shape;
+    let Attention { elem, samples, heads, lens, widths, places, causal, .. } = *shape;
     let (rows, rings) = (shape.rows(), shape.rings());
     let mut k = Builder::new(&name, arch, Unit::Cube);
     let seen = if causal { ", keys up to the query's position" } else { "" };
@@ -134,12 +135,13 @@ pub fn attention(arch: Arch, shape: &Attention) -> Result<Program> {
         let HeadRows { row, head, sample } = places[i];
         (samples - 1) * sample + (counts[i] - 1) * head + (long[i] - 1) * row + wide[i]
     };
+    let numbers = (samples - 1) * shape.numbers[1] + (heads[0] - 1) * shape.numbers[0] + lens[0];
     let kernel = Kernel {
         shape: *shape,
         rows,
         operands: [k.input("q", elem, reach(0)), k.input("k", elem, reach(1)), k.input("v", elem, reach(2))],
         out: k.output("out", elem, reach(3)),
-        log: k.output("log", Elem::F32, (samples - 1) * logs[1] + (heads[0] - 1) * logs[0] + lens[0]),
+        numbers: ["largest", "denominators"].map(|name| k.output(name, Elem::F32, numbers)),
         scores: k.workspace("scores", Elem::F32, rings[0]),
         weights: k.workspace("weights", elem, rings[0]),
         products: k.workspace("products", Elem::F32, rings[1]),
@@ -197,7 +199,8 @@ struct Kernel {
     /// Queries, keys and values.
     operands: [Gm; 3],
     out: Gm,
-    log: Gm,
+    /// Largest scores and denominators.
+    numbers: [Gm; 2],
     scores: Gm,
     weights: Gm,
     products: Gm,

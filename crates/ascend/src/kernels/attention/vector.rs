@@ -15,8 +15,8 @@ const LANES: u64 = 64;
 const BLOCK: u64 = 8;
 /// Stands for minus infinity, where differences must be numbers.
 const LOW: f32 = -3e38;
-/// Flag of the logarithms' room.
-const LOGS: i64 = 2;
+/// Flag of the room of largest scores and denominators.
+const NUMBERS: i64 = 2;
 
 /// Buffers and counters.
 struct Softmax<'a> {
@@ -41,7 +41,8 @@ struct Softmax<'a> {
     divisors: Buf,
     /// Each row's number as a block.
     spread: Buf,
-    logs: Buf,
+    /// Largest scores and denominators on their way to memory.
+    numbers: Buf,
     /// The smallest numbers right of the diagonal of a square, the largest elsewhere.
     corner: Option<Buf>,
     /// Number of reads into `near` that were begun and used, and of writes from `out`.
@@ -82,7 +83,7 @@ pub(super) fn write(k: &mut Builder, kernel: &Kernel) {
         factors: ub(k, "factors", 2 * room),
         divisors: ub(k, "divisors", 2 * room),
         spread: ub(k, "spread", rows.min(PLACE / wide).max(ROWS) * BLOCK + LANES),
-        logs: ub(k, "logs", room),
+        numbers: ub(k, "numbers", 2 * room),
         corner: kernel.shape.causal.then(|| ub(k, "corner", SIDE * SIDE)),
         fetched: k.var("fetched", ScalarType::Int),
         used: k.var("used", ScalarType::Int),
@@ -107,9 +108,9 @@ pub(super) fn write(k: &mut Builder, kernel: &Kernel) {
         let query = k.let_("query", task.first.clone() + softmax.core.clone() * rows);
         let result = kernel.place(3, task) + query.clone() * kernel.shape.places[3].row;
         let result = k.let_("result", result);
-        let logs = kernel.shape.logs;
-        let log = task.sample.clone() * logs[1] + task.head.clone() * logs[0] + query.clone();
-        let log = k.let_("log_place", log);
+        let numbers = kernel.shape.numbers;
+        let number = task.sample.clone() * numbers[1] + task.head.clone() * numbers[0] + query.clone();
+        let number = k.let_("numbers_place", number);
         let keys = &task.keys;
         k.for_each("first_key", 0, keys, TILE, |k, first| {
             let last = k.let_("last", keys.clone().lt(first.clone() + (TILE + 1)));
@@ -123,7 +124,7 @@ pub(super) fn write(k: &mut Builder, kernel: &Kernel) {
             hear(k, Pipe::Mte2, SCORES);
             k.if_(Scalar::from(0).lt(own.clone()), |k| {
                 softmax.weights(k, &tile, &(tiles % 2), &seen, &(query.clone() - first.clone()));
-                k.if_(last, |k| softmax.logarithms(k, &tile, log.clone()));
+                k.if_(last, |k| softmax.numbers(k, &tile, &number));
             });
             tell(k, Pipe::Mte3, WEIGHTS);
             k.if_(Scalar::from(0).lt(tiles), |k| softmax.add(k, &previous, &((tiles + 1) % 2)));
@@ -140,7 +141,7 @@ pub(super) fn write(k: &mut Builder, kernel: &Kernel) {
         k.wait_flag(Pipe::V, Pipe::Mte2, slot);
         k.wait_flag(Pipe::Mte3, Pipe::V, slot);
     }
-    k.wait_flag(Pipe::Mte3, Pipe::V, LOGS);
+    k.wait_flag(Pipe::Mte3, Pipe::V, NUMBERS);
 }
 
 impl Softmax<'_> {
@@ -165,7 +166,7 @@ impl Softmax<'_> {
             k.set_flag(Pipe::V, Pipe::Mte2, slot);
             k.set_flag(Pipe::Mte3, Pipe::V, slot);
         }
-        k.set_flag(Pipe::Mte3, Pipe::V, LOGS);
+        k.set_flag(Pipe::Mte3, Pipe::V, NUMBERS);
     }
 
     /// Reads into the next place.
@@ -323,19 +324,22 @@ impl Softmax<'_> {
         }
     }
 
-    /// Logarithms of the sums of a task's rows, and divisors of its results.
-    fn logarithms(&self, k: &mut Builder, tile: &Tile, to: Scalar) {
+    /// Writes the largest scores and sums of a task's rows; makes the divisors of its results.
+    fn numbers(&self, k: &mut Builder, tile: &Tile, to: &Scalar) {
         let all = || Over::count(self.kernel.rows);
         let divisors = self.divisors.at(tile.turn.clone() * (self.divisors.len / 2));
         // A row that sees nothing has a sum of 0, and a result of 0.
         k.scaled(Scaled::Maxs, divisors, self.sum.at(0), 0.5, all());
-        k.wait_flag(Pipe::Mte3, Pipe::V, LOGS);
-        k.unary(Unary::Ln, self.logs.at(0), self.sum.at(0), all());
-        k.barrier(Barrier::V);
-        k.binary(Binary::Add, self.logs.at(0), self.logs.at(0), self.most.at(0), all());
-        k.flag(Pipe::V, Pipe::Mte3, LOGS);
-        k.copy_pad(self.kernel.log.at(to), self.logs.at(0), 1, tile.rows.clone() * 4, 0, 0);
-        k.set_flag(Pipe::Mte3, Pipe::V, LOGS);
+        k.wait_flag(Pipe::Mte3, Pipe::V, NUMBERS);
+        let rooms = [0, self.numbers.len / 2].map(|at| self.numbers.at(at));
+        for (room, own) in rooms.iter().zip([self.most, self.sum]) {
+            k.scaled(Scaled::Adds, room, own.at(0), 0.0, all());
+        }
+        k.flag(Pipe::V, Pipe::Mte3, NUMBERS);
+        for (room, gm) in rooms.iter().zip(&self.kernel.numbers) {
+            k.copy_pad(gm.at(to), room.clone(), 1, tile.rows.clone() * 4, 0, 0);
+        }
+        k.set_flag(Pipe::Mte3, Pipe::V, NUMBERS);
         k.barrier(Barrier::V);
     }
 

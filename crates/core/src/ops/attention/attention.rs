@@ -2,7 +2,6 @@
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;
-use crate::graph::ValueId;
 use crate::ops::random::philox;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::random::WORDS;
@@ -10,27 +9,30 @@ use crate::shape::Layout;
 use crate::tensor::{Tensor, TensorType};
 use crate::{ensure, fail};
 
-/// `(query [B, H, L, E], key [B, Hk, S, E], value [B, Hv, S, Ev], mask, rng)` to `[B, H, L, Ev]` and the
-/// logarithm of the softmax's denominator, `[B, H, L]` in f32 (f64 for f64).
+/// `(query [B, H, L, E], key [B, Hk, S, E], value [B, Hv, S, Ev], mask, rng)` to `[B, H, L, Ev]`, and for
+/// each query its largest score and the softmax's denominator, `Σ exp(score − largest)`: `[B, H, L]` in f32
+/// (f64 for f64). The gradient makes the weights again from these two. One number, the logarithm of the sum,
+/// would not do: beside a largest score of −1e9, as masks make it, the logarithm of the number of keys is
+/// rounded away, and with it what divides the weights.
 ///
 /// Head `h` uses key head `h · Hk / H`; Hk and Hv divide H. The mask (optional) broadcasts to `[B, H, L, S]`:
 /// bools say what takes part, floats are added. With `is_causal`, query `i` sees the keys up to `i`. A query
-/// that sees no key gives zeros, and −∞ as the logarithm. With `dropout_p`, weights survive where a uniform
-/// number is less than `1 − dropout_p`, and are scaled up by its inverse. The number is that of their index
-/// in `[B, H, L, S]`, from the stream `stream` under the key `rng`.
+/// whose keys are all hidden, by −∞ or false, gives zeros, as PyTorch's operator does; −∞ is its largest
+/// score, and 0 its denominator. With `nan_without_keys` it gives NaN, as PyTorch's softmax does, and NaN is
+/// its denominator. With `dropout_p`, weights survive where a uniform number is less than `1 − dropout_p`,
+/// and are scaled up by its inverse. The number is that of their index in `[B, H, L, S]`, from the stream
+/// `stream` under the key `rng`.
 pub static ATTENTION: OpDef = OpDef {
     name: "attention",
     schemas: &[
-        "headwater::attention(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? rng, *, bool is_causal=False, float scale, float dropout_p=0., int? stream=None) -> (Tensor, Tensor)",
+        "headwater::attention(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? rng, *, bool is_causal=False, float scale, float dropout_p=0., int? stream=None, bool nan_without_keys=False) -> (Tensor, Tensor, Tensor)",
     ],
     infer: |cx| {
         let a = Attention::of(cx, [0, 1, 2, 3, 4])?;
         let q = cx.dtype(0)?;
         let accumulator = if q == DType::F64 { DType::F64 } else { DType::F32 };
-        Ok(vec![
-            TensorType::new(q, [a.batch, a.heads, a.l, a.ev]),
-            TensorType::new(accumulator, [a.batch, a.heads, a.l]),
-        ])
+        let row = TensorType::new(accumulator, [a.batch, a.heads, a.l]);
+        Ok(vec![TensorType::new(q, [a.batch, a.heads, a.l, a.ev]), row.clone(), row])
     },
     derivative: Derivative::Rule(gradient),
     precision: Precision::Low,
@@ -60,30 +62,37 @@ pub static ATTENTION: OpDef = OpDef {
     },
 };
 
-/// Gradients of [`ATTENTION`]: `(grad_output, query, key, value, output, logarithm, mask, rng)` to those of
-/// query, key and value, and with `mask_grad` that of the mask before broadcasting is undone, `[B, H, L, S]`.
+/// Gradients of [`ATTENTION`]: `(grad_output, query, key, value, output, largest, denominator, mask, rng)` to
+/// those of query, key and value, and with `mask_grad` that of the mask before broadcasting is undone,
+/// `[B, H, L, S]`. A query with a denominator of 0 has none, and one with NaN gives NaN to all.
 ///
 /// Dao 2022, "FlashAttention", appendix B.2: `dS = P · (dP − Σ_e dO · O)`.
 pub static ATTENTION_BACKWARD: OpDef = OpDef {
     name: "attention_backward",
     schemas: &[
-        "headwater::attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor logarithm, Tensor? mask, Tensor? rng, *, bool mask_grad, bool is_causal=False, float scale, float dropout_p=0., int? stream=None) -> Tensor[]",
+        "headwater::attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor largest, Tensor denominator, Tensor? mask, Tensor? rng, *, bool mask_grad, bool is_causal=False, float scale, float dropout_p=0., int? stream=None) -> Tensor[]",
     ],
     infer: |cx| {
         let a = Attention::of(cx, BACKWARD)?;
         let out = [a.batch, a.heads, a.l, a.ev];
         ensure!(
-            cx.shape(0)?[..] == out && cx.shape(4)?[..] == out && cx.shape(5)?[..] == out[..3],
+            [0, 4].iter().all(|&i| cx.shape(i).is_ok_and(|s| s[..] == out))
+                && [5, 6].iter().all(|&i| cx.shape(i).is_ok_and(|s| s[..] == out[..3])),
             Shape,
             "{} do not fit each other",
             cx.list_types()
         );
-        let floats = [0, 4, 5].iter().all(|&i| cx.ty(i).is_ok_and(|t| t.dtype.is_float()));
-        ensure!(floats, DType, "gradient, output and logarithm are floats, got {}", cx.list_types());
+        let floats = [0, 4, 5, 6].iter().all(|&i| cx.ty(i).is_ok_and(|t| t.dtype.is_float()));
+        ensure!(
+            floats,
+            DType,
+            "gradient, output, largest score and denominator are floats, got {}",
+            cx.list_types()
+        );
         let mut types = vec![cx.ty(1)?.clone(), cx.ty(2)?.clone(), cx.ty(3)?.clone()];
         if cx.flag("mask_grad")? {
-            ensure!(cx.dtype(6)?.is_float(), DType, "a mask of {} has no gradient", cx.dtype(6)?);
-            types.push(TensorType::new(cx.dtype(6)?, [a.batch, a.heads, a.l, a.s]));
+            ensure!(cx.dtype(7)?.is_float(), DType, "a mask of {} has no gradient", cx.dtype(7)?);
+            types.push(TensorType::new(cx.dtype(7)?, [a.batch, a.heads, a.l, a.s]));
         }
         Ok(types)
     },
@@ -94,7 +103,8 @@ pub static ATTENTION_BACKWARD: OpDef = OpDef {
     cases: || {
         let case = |name| {
             let c = Case::new(name).f(&[1, 2, 3, 2]).f(&[1, 2, 3, 2]).f(&[1, 1, 4, 2]).f(&[1, 1, 4, 2]);
-            c.f(&[1, 2, 3, 2]).range(&[1, 2, 3], 2.0, 4.0).attr("scale", 0.7)
+            let c = c.f(&[1, 2, 3, 2]).range(&[1, 2, 3], 1.0, 2.0).range(&[1, 2, 3], 1.0, 4.0);
+            c.attr("scale", 0.7)
         };
         vec![
             case("causal").none().none().attr("is_causal", true),
@@ -109,7 +119,7 @@ fn qkv(case: Case, [batch, heads, hk, hv]: [usize; 4], l: usize, s: usize) -> Ca
 }
 
 /// Positions of query, key, value, mask and rng among the inputs of the gradient.
-const BACKWARD: [usize; 5] = [1, 2, 3, 6, 7];
+const BACKWARD: [usize; 5] = [1, 2, 3, 7, 8];
 
 /// The sizes and options of an attention node.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -136,6 +146,8 @@ pub struct Attention {
     pub causal: bool,
     /// Share of weights dropped.
     pub dropout: f64,
+    /// True if a query whose keys are all hidden gives NaN; otherwise it gives zeros.
+    pub nan_without_keys: bool,
 }
 
 impl Attention {
@@ -186,7 +198,22 @@ impl Attention {
             ensure!(few, Size, "dropout of {scores} weights needs more than 2^34 random numbers");
         }
         let (scale, causal) = (cx.float("scale")?, cx.flag("is_causal")?);
-        Ok(Attention { batch, heads, key_heads, value_heads, l, s, e, ev, scale, causal, dropout })
+        // A softmax of nothing has nothing that could be NaN.
+        let nan_without_keys = s > 0 && cx.flag("nan_without_keys")?;
+        Ok(Attention {
+            batch,
+            heads,
+            key_heads,
+            value_heads,
+            l,
+            s,
+            e,
+            ev,
+            scale,
+            causal,
+            dropout,
+            nan_without_keys,
+        })
     }
 
     /// The geometry of a gradient node.
@@ -299,43 +326,45 @@ fn forward(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Result
     let at = [0, 1, 2, 3, 4];
     let o = Operands::of(cx, Attention::of(cx, at)?, inputs, at)?;
     let a = o.a;
-    let (mut out, mut log) = (vec![0.0; outs[0].shape.numel()], Vec::new());
+    let (mut out, mut largest, mut sums) = (vec![0.0; outs[0].shape.numel()], Vec::new(), Vec::new());
     for (row, k, v) in o.queries() {
         let scores = o.scores(row, k);
         let max = scores.iter().fold(f64::NEG_INFINITY, |m, &s| if s > m || s.is_nan() { s } else { m });
+        largest.push(max);
+        let out = &mut out[row * a.ev..][..a.ev];
         if max == f64::NEG_INFINITY {
-            log.push(max);
+            let (value, sum) = if a.nan_without_keys { (f64::NAN, f64::NAN) } else { (0.0, 0.0) };
+            out.fill(value);
+            sums.push(sum);
             continue;
         }
         let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
-        log.push(max + sum.ln());
+        sums.push(sum);
         for (j, s) in scores.iter().enumerate() {
             let weight = (s - max).exp() / sum * o.kept[row * a.s + j];
-            axpy(&mut out[row * a.ev..][..a.ev], weight, &o.v[(v + j) * a.ev..][..a.ev]);
+            axpy(out, weight, &o.v[(v + j) * a.ev..][..a.ev]);
         }
     }
-    Ok(vec![
-        Tensor::float(outs[0].dtype, outs[0].shape.clone(), out),
-        Tensor::float(outs[1].dtype, outs[1].shape.clone(), log),
-    ])
+    let results = [out, largest, sums];
+    Ok(outs.iter().zip(results).map(|(t, x)| Tensor::float(t.dtype, t.shape.clone(), x)).collect())
 }
 
 fn backward(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Result<Vec<Tensor>> {
     let o = Operands::of(cx, Attention::of(cx, BACKWARD)?, inputs, BACKWARD)?;
     let a = o.a;
     let float = |i: usize| inputs[i].expect("typed").floats();
-    let (g, y, log) = (float(0), float(4), float(5));
+    let (g, y, largest, sums) = (float(0), float(4), float(5), float(6));
     let zeros = |t: &TensorType| vec![0.0; t.shape.numel()];
     let (mut dq, mut dk, mut dv) = (zeros(&outs[0]), zeros(&outs[1]), zeros(&outs[2]));
     let mut ds = vec![0.0; o.added.len()];
     for (row, k, v) in o.queries() {
-        if log[row] == f64::NEG_INFINITY {
+        if sums[row] == 0.0 {
             continue;
         }
         let g = &g[row * a.ev..][..a.ev];
         let through = dot(g, &y[row * a.ev..][..a.ev]);
         for (j, s) in o.scores(row, k).into_iter().enumerate() {
-            let (weight, kept) = ((s - log[row]).exp(), o.kept[row * a.s + j]);
+            let (weight, kept) = ((s - largest[row]).exp() / sums[row], o.kept[row * a.s + j]);
             axpy(&mut dv[(v + j) * a.ev..][..a.ev], weight * kept, g);
             let slope = weight * (kept * dot(g, &o.v[(v + j) * a.ev..][..a.ev]) - through);
             axpy(&mut dq[row * a.e..][..a.e], a.scale * slope, &o.k[(k + j) * a.e..][..a.e]);
@@ -348,14 +377,19 @@ fn backward(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Resul
 }
 
 fn gradient(cx: &mut GradCx) -> Result<()> {
-    if cx.opt_grad(1).is_some() {
-        return Err(fail!(Gradient, "the gradient of attention's logarithm of the denominator is not taken"));
+    if cx.opt_grad(1).or(cx.opt_grad(2)).is_some() {
+        return Err(fail!(
+            Gradient,
+            "the gradient of attention's largest scores and denominators is not taken"
+        ));
     }
     let g = cx.grad(0)?;
-    let (y, log) = (cx.y(0), cx.y(1));
-    let inputs: Vec<Option<ValueId>> =
-        vec![Some(g), cx.opt_x(0), cx.opt_x(1), cx.opt_x(2), Some(y), Some(log), cx.opt_x(3), cx.opt_x(4)];
-    let attrs = cx.attrs().clone().with("mask_grad", cx.needs(3));
+    let kept = [cx.y(0), cx.y(1), cx.y(2)].map(Some);
+    let operands = [cx.opt_x(0), cx.opt_x(1), cx.opt_x(2)];
+    let inputs = [&[Some(g)][..], &operands, &kept, &[cx.opt_x(3), cx.opt_x(4)]].concat();
+    let mut attrs = cx.attrs().clone().with("mask_grad", cx.needs(3));
+    // The denominator says so.
+    attrs.remove("nan_without_keys");
     let grads = cx.apply(&ATTENTION_BACKWARD, &inputs, attrs)?;
     grads.into_iter().enumerate().try_for_each(|(i, d)| cx.set(i, d))
 }

@@ -6,6 +6,7 @@ use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::ensure;
 use crate::graph::{Builder, ValueId};
+use crate::ops::pointwise::log::LOG;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
@@ -15,12 +16,14 @@ use crate::tensor::TensorType;
 ///
 /// The mask broadcasts to `[…, L, S]`: of bools, true takes part; of floats, it is added. `is_causal` lets
 /// query `i` see the keys up to `i`. `scale` is `1 / √E` unless given. With `enable_gqa` several query heads
-/// (dimension -3) share a key head. A query that sees no key gives zeros.
+/// (dimension -3) share a key head. A query whose keys are all hidden, by false or −∞, gives zeros; the form
+/// with `nan_without_keys` stands for the spelled-out softmax, which gives NaN.
 pub static SDPA: OpDef = OpDef {
     name: "scaled_dot_product_attention",
     schemas: &[
         "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor",
         "_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor output, Tensor logsumexp)",
+        "headwater::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., *, float? scale=None, bool enable_gqa=False, bool nan_without_keys=False) -> (Tensor output, Tensor logsumexp)",
     ],
     infer: |cx| {
         let d = Dims::of(cx)?;
@@ -144,6 +147,9 @@ fn decompose(b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]) -> Result<V
     let mask = inputs.get(3).copied().flatten().map(|m| four_mask(b, m, &d)).transpose()?;
     let scale = cx.opt_float("scale")?.unwrap_or(1.0 / (d.e as f64).sqrt());
     let mut attrs = Attrs::new().with("is_causal", cx.flag("is_causal")?).with("scale", scale);
+    if cx.flag("nan_without_keys")? {
+        attrs = attrs.with("nan_without_keys", true);
+    }
     let p = cx.opt_float("dropout_p")?.unwrap_or(0.0);
     let mut rng = None;
     if p > 0.0 {
@@ -152,7 +158,9 @@ fn decompose(b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]) -> Result<V
     }
     let outs = b.apply(&ATTENTION, &[Some(q), Some(k), Some(v), mask, rng], attrs)?;
     let shape: Shape = d.batch.iter().copied().chain([d.l]).collect();
-    let lse = b.reshape(outs[1], &shape)?;
+    let log = b.call(&LOG, &[outs[2]])?;
+    let lse = b.add(outs[1], log)?;
+    let lse = b.reshape(lse, &shape)?;
     let shape: Shape = shape.iter().copied().chain([d.ev]).collect();
     Ok(vec![b.reshape(outs[0], &shape)?, lse])
 }

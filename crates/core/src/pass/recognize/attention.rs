@@ -19,8 +19,7 @@ use crate::ops::{Body, OpDef};
 use crate::shape::{Layout, Shape};
 
 /// The operator that may stand for this node, the product with the values or a reshape of it. In f32 and f64
-/// alone: in low precision the scores and weights are rounded, which the operator does not do. A query whose
-/// keys are all masked by −∞ gives zeros where the spelling gives NaN.
+/// alone: in low precision the scores and weights are rounded, which the operator does not do.
 pub(super) fn spelled(s: &Sought, node: &Node) -> Option<Replacement> {
     let last = match in_order(s, node) {
         Some(v) if s.once(v) => s.maker(v, &MATMUL)?,
@@ -49,7 +48,10 @@ pub(super) fn spelled(s: &Sought, node: &Node) -> Option<Replacement> {
     let key = transposed(s, shaped(key, [e, keys])?)?;
     let fits = mask.is_none_or(|m| ty.shape.broadcast(&s.graph.ty(m).shape).as_ref() == Some(&ty.shape));
     let wide = matches!(ty.dtype, DType::F32 | DType::F64);
-    let attrs = Attrs::new().with("scale", scale).with("dropout_p", dropout);
+    let mut attrs = Attrs::new().with("scale", scale).with("dropout_p", dropout);
+    if mask.is_some() {
+        attrs = attrs.with("nan_without_keys", true);
+    }
     let inputs = vec![Some(query), Some(key), Some(value), mask];
     let exactness = Exactness::Reordered;
     (fits && wide && e > 0).then_some(Replacement { op: &SDPA, inputs, attrs, exactness })

@@ -19,7 +19,7 @@ pub(super) fn drop_known(graph: &Graph, constants: &Constants, made: &Merged, no
     let (at, query) = if node.op == &ATTENTION {
         (3, 0)
     } else if node.op == &ATTENTION_BACKWARD {
-        (6, 1)
+        (7, 1)
     } else {
         return false;
     };

@@ -58,8 +58,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     let a = &options.a;
     let four = |i: usize| args.read(i).map(Four::<T>::of);
     let (g, q, k, v, y) = (four(0)?, four(1)?, four(2)?, four(3)?, four(4)?);
-    let logs = Four::<T::Wide>::of(args.read(5)?);
-    let (mask, survivors) = (Mask::of(args.opt(6)), options.survivors(args.opt(7)));
+    let (most, denominators) = (Four::<T::Wide>::of(args.read(5)?), Four::<T::Wide>::of(args.read(6)?));
+    let (mask, survivors) = (Mask::of(args.opt(7)), options.survivors(args.opt(8)));
     let kernels = T::kernels(options.tier);
     let (panels, k_group) = (&kernels.panels, kernels.panels.k_group);
     // From one row of weights or slopes across to the next: of pairs, weights and slopes take turns.
@@ -184,7 +184,13 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             for (inner, q0) in (0..group).flat_map(|h| (from..a.l).step_by(block).map(move |q0| (h, q0))) {
                 let (head, n) = (shared * group + inner, block.min(a.l - q0));
                 let visible = |row: usize| options.visible(q0 + row, k0);
-                if mask.as_ref().is_some_and(|m| m.hides([sample, head, q0], n, k0, here)) {
+                // SAFETY: an element of the numbers of each query.
+                let of_query = |x: &Four<T::Wide>, row: usize| unsafe {
+                    *x.rows(sample, head, 0).ptr.offset((q0 + row) as isize * x.strides[2])
+                };
+                // One that is NaN makes the gradients of all keys so.
+                let undefined = || (0..n).any(|row| of_query(&denominators, row).is_nan());
+                if mask.as_ref().is_some_and(|m| m.hides([sample, head, q0], n, k0, here)) && !undefined() {
                     continue;
                 }
                 // SAFETY: rows of queries and gradients; products of blocks that were made for their sizes.
@@ -222,11 +228,11 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                             let kept = &mut kept[line][..count.next_multiple_of(16)];
                             s.row(options.tier, (base + query) * a.s + k0, count, kept);
                         }
-                        // SAFETY: an element of the logarithms.
-                        let log = unsafe {
-                            *logs.rows(sample, head, 0).ptr.offset((q0 + row) as isize * logs.strides[2])
-                        };
-                        *pair = Query { n: count, log, through: through[query] };
+                        let denominator = of_query(&denominators, row);
+                        let none = denominator == T::Wide::ZERO;
+                        let share = if none { T::Wide::ZERO } else { T::Wide::ONE / denominator };
+                        let largest = of_query(&most, row);
+                        *pair = Query { n: count, largest, share, through: through[query] };
                     }
                     let [weights, slopes] =
                         [&mut *weights, &mut *slopes].map(|x| &mut x[first * LINE..][..2 * LINE]);

@@ -51,8 +51,10 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     let kernels = T::kernels(options.tier);
     let k_group = kernels.panels.k_group;
     let sizes = pieces::<T>(a, options.tier);
-    let [out, log] = args.writes else { unreachable!("attention has two results") };
-    let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
+    let [out, most, denominators] = args.writes else { unreachable!("attention has three results") };
+    let out = FourMut::<T>::of(out);
+    let [most, denominators] = [most, denominators].map(|x| Shared(x.ptr_mut::<T::Wide>()));
+    let unseen = if a.nan_without_keys { T::Wide::from_f64(f64::NAN) } else { T::Wide::ZERO };
     let (tile_rows, strip) = (tile_rows(kernels), strip(kernels));
     let block = even(a.l, QUERIES / tile_rows * tile_rows, tile_rows);
     let blocks = a.l.div_ceil(block);
@@ -173,16 +175,17 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             }
             begun = true;
         }
-        let (largest, totals) = (&mut largest[..n], &totals[..n]);
-        vector::run(options.tier, Shares { largest, totals, sums: sum_of });
-        for (row, &total) in largest.iter().enumerate() {
+        let totals = &mut totals[..n];
+        vector::run(options.tier, Shares { totals: &mut *totals, sums: sum_of, unseen });
+        for (row, (&largest, &total)) in largest.iter().zip(&*totals).enumerate() {
             let index = (sample * a.heads + head) * a.l + first + row;
             // SAFETY: this row of the results is written by this block alone.
             unsafe {
                 if copies::<T>() {
                     (kernels.narrow)(sum_of(row).as_ptr(), a.ev, out.row(sample, head, first + row));
                 }
-                *log.get().add(index) = total;
+                *most.get().add(index) = largest;
+                *denominators.get().add(index) = total;
             }
         }
     });

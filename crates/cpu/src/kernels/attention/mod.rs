@@ -40,7 +40,7 @@ pub static KERNELS: &[Kernel] = &[
             Ok(a) => float_dtype!(site.outs[0].dtype, T => forward::workspace::<T>(&a, site)),
             Err(_) => 0,
         },
-        strided: |port| !matches!(port, Port::Write(1)),
+        strided: |port| !matches!(port, Port::Write(1 | 2)),
         prepare: |site| {
             let options = Options::new(site, Attention::of(&site.cx, [0, 1, 2, 3, 4])?)?;
             Ok(float_dtype!(site.outs[0].dtype, T => Box::new(move |args| forward::run::<T>(&options, args))))
@@ -68,12 +68,12 @@ fn of_one_kind(site: &Site, a: Result<Attention>) -> bool {
     let Ok(a) = a else { return false };
     let dtype = site.outs[0].dtype;
     let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-    // Gradient, output and logarithm are the inputs 0, 4 and 5 of the gradient.
+    // Gradient, output, largest scores and denominators are the inputs 0 and 4 to 6 of the gradient.
     let backward = site.cx.inputs.len() > 5;
     let typed = |i: usize, d: DType| site.cx.dtype(i) == Ok(d);
     a.ev > 0
         && a.key_heads == a.value_heads
-        && (!backward || typed(0, dtype) && typed(4, dtype) && typed(5, wide))
+        && (!backward || typed(0, dtype) && typed(4, dtype) && typed(5, wide) && typed(6, wide))
 }
 
 /// Most keys in a block: the more, the fewer sums are interrupted, while blocks of keys and values fit into

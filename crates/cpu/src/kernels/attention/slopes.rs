@@ -13,8 +13,10 @@ use crate::kernels::vector::{LANES, Rows, Vector};
 pub(super) struct Query<W> {
     /// Keys that it sees.
     pub n: usize,
-    /// Logarithm of the sum of its weights.
-    pub log: W,
+    /// Its largest score.
+    pub largest: W,
+    /// The inverse of its softmax's denominator, 0 if that is 0.
+    pub share: W,
     /// Product of its output and the output's gradient.
     pub through: W,
 }
@@ -74,11 +76,12 @@ impl<W: Wide> Slopes<'_, W> {
     #[inline(always)]
     fn each<V: Vector<E = W>, const PAIRS: bool>(self, f: impl Fn(V, V, V, usize, usize, usize) -> (V, V)) {
         let (factor, by) = (V::splat(self.factor), V::splat(self.times));
-        let (mut less, mut through) = ([factor; 2], [factor; 2]);
+        let (mut less, mut share, mut through) = ([factor; 2], [factor; 2], [factor; 2]);
         for r in 0..2 {
-            let log = self.queries[r].log;
+            let largest = self.queries[r].largest;
             // A query without keys has weights of 0.
-            less[r] = V::splat(if log == W::NEG_INFINITY { log } else { -log });
+            less[r] = V::splat(if largest == W::NEG_INFINITY { largest } else { -largest });
+            share[r] = V::splat(self.queries[r].share);
             through[r] = V::splat(self.queries[r].through);
         }
         let n = [self.queries[0].n, self.queries[1].n];
@@ -89,6 +92,7 @@ impl<W: Wide> Slopes<'_, W> {
                 let (mut weights, mut products) = ([factor; 2], [factor; 2]);
                 for r in 0..2 {
                     let weight = score::<V>(scores, r, g, i).mul(factor).add(less[r]).exp_nonpos();
+                    let weight = weight.mul(share[r]);
                     let (x, d) = f(weight, score::<V>(slopes, r, g, i), through[r], r, g, i);
                     (weights[r], products[r]) = (x, weight.mul(d).mul(by));
                 }
@@ -102,6 +106,7 @@ impl<W: Wide> Slopes<'_, W> {
                     let left = V::splat(W::from_f64(n[r] as f64 - (g * LANES) as f64));
                     let seen = |x: V| V::numbers(i).less(left, x, V::splat(W::ZERO));
                     let weight = score::<V>(scores, r, g, i).mul(factor).add(less[r]).exp_nonpos();
+                    let weight = weight.mul(share[r]);
                     let (x, d) = f(weight, score::<V>(slopes, r, g, i), through[r], r, g, i);
                     (weights[r], products[r]) = (seen(x), seen(weight.mul(d).mul(by)));
                 }

@@ -217,15 +217,14 @@ fn step<'o, V: Vector<E: 'o>, const ROWS: usize, F: Fn(usize) -> &'o mut [V::E]>
     }
 }
 
-/// The rest of the work when all keys were seen: each sum of values is divided by the sum of its weights. The
-/// logarithm of that is added to the largest score. Where no key was seen these are 0 and −∞.
+/// The rest of the work when all keys were seen: each sum of values is divided by the sum of its weights.
 pub(super) struct Shares<'a, W, F> {
-    /// Sum of each query's weights; becomes the logarithm.
-    pub largest: &'a mut [W],
-    /// Sums of weights.
-    pub totals: &'a [W],
+    /// Sum of each query's weights; becomes `unseen` where that is 0.
+    pub totals: &'a mut [W],
     /// The sum of values of each query.
     pub sums: F,
+    /// Result of a query whose keys are all hidden.
+    pub unseen: W,
 }
 
 impl<'o, W: Wide, F: Fn(usize) -> &'o mut [W]> Rows<W> for Shares<'_, W, F> {
@@ -233,23 +232,14 @@ impl<'o, W: Wide, F: Fn(usize) -> &'o mut [W]> Rows<W> for Shares<'_, W, F> {
 
     #[inline(always)]
     fn run<V: Vector<E = W>>(self) {
-        for (row, &total) in self.totals.iter().enumerate() {
+        for (row, total) in self.totals.iter_mut().enumerate() {
             let x = (self.sums)(row);
-            if total == W::ZERO {
-                x.fill(W::ZERO);
+            if *total == W::ZERO {
+                x.fill(self.unseen);
+                *total = self.unseen;
             } else {
-                Times { x, factor: W::ONE / total }.run::<V>();
+                Times { x, factor: W::ONE / *total }.run::<V>();
             }
-        }
-        for (largest, totals) in self.largest.chunks_mut(LANES).zip(self.totals.chunks(LANES)) {
-            let n = totals.len();
-            let (mut most, mut sums) = ([W::ZERO; LANES], [W::ONE; LANES]);
-            most[..n].copy_from_slice(largest);
-            sums[..n].copy_from_slice(totals);
-            for i in 0..V::PARTS {
-                V::load(&most, i).add(V::load(&sums, i).ln()).store(&mut most, i);
-            }
-            largest.copy_from_slice(&most[..n]);
         }
     }
 }

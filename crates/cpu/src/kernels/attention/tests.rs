@@ -65,10 +65,10 @@ fn results(tier: Tier, row: usize, n: usize) -> Vec<f32> {
             let lines =
                 |first: usize| [row + first, row + first + 1].map(|r| normal(numbers(r, LINE))).concat();
             let (mut scores, mut slopes) = (lines(0), lines(2));
-            let log = if row == 1 { f32::NEG_INFINITY } else { 1.5 };
+            let (largest, share) = if row == 1 { (f32::NEG_INFINITY, 0.0) } else { (1.5, 0.7) };
             let [added, kept] = [added, kept].map(|x| x.map(|x| Lines(x, 0)));
             let (scores_, slopes_) = (&mut scores[..], &mut slopes[..]);
-            let queries = seen.map(|n| slopes::Query { n, log, through: 0.25 });
+            let queries = seen.map(|n| slopes::Query { n, largest, share, through: 0.25 });
             let (width, factor, times) = (whole, 0.3, -0.7);
             let rows = Slopes {
                 scores: scores_,
