@@ -4,6 +4,7 @@ mod ascend;
 mod auto;
 mod bad_inputs;
 mod bench;
+mod bugs_attention;
 mod check;
 mod common;
 mod complex;
