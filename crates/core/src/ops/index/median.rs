@@ -6,10 +6,13 @@ use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
 use crate::ensure;
+use crate::expr::{float, input};
 use crate::graph::{Builder, ValueId};
 use crate::ops::pointwise::isnan::ISNAN;
+use crate::ops::reduce::amax::EVENLY_DISTRIBUTE;
 use crate::ops::reduce::argmax::ARGMAX;
-use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required};
+use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, Sample, required};
+use crate::row::{Reduce, ReduceSpace};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
 
@@ -52,7 +55,7 @@ pub static MEDIAN_DIM: OpDef = OpDef {
     },
 };
 
-/// The median of all elements.
+/// The median of all elements. Its gradient is shared evenly among the elements that equal it.
 pub static MEDIAN: OpDef = OpDef {
     name: "median",
     schemas: &["median(Tensor self) -> Tensor"],
@@ -67,10 +70,70 @@ pub static MEDIAN: OpDef = OpDef {
     body: Body::Decompose(|b, cx, inputs| {
         let x = b.reshape(required(inputs, 0)?, &[numbers(cx)?.shape.numel()])?;
         let [value, _] = along(b, x, 0)?;
+        let value = shared(b, x, value)?;
         Ok(vec![b.reshape(value, &[])?])
     }),
-    cases: || vec![Case::new("matrix").distinct(&[2, 3]), Case::new("scalar").f(&[])],
+    cases: || {
+        let tie = Sample::Values(vec![2.0, 1.0, 2.0, 5.0, 2.0]);
+        vec![
+            Case::new("matrix").distinct(&[2, 3]),
+            Case::new("scalar").f(&[]),
+            Case::new("tie").arg(DType::F64, &[5], tie).constant(),
+        ]
+    },
 };
+
+/// `(self, value)`: a vector, and an element of it, the result. Its gradient is shared evenly among all elements that
+/// are equal to it, or NaN as it is; the place that it was taken from has none.
+pub static EQUAL_ELEMENTS: OpDef = OpDef {
+    name: "equal_elements",
+    schemas: &[],
+    infer: |cx| {
+        let x = cx.ty(0)?;
+        ensure!(x.shape.rank() == 1 && x.shape.numel() > 0, Shape, "no element of {x}");
+        cx.expect_floats(0, &x.shape)?;
+        ensure!(*cx.ty(1)? == TensorType::new(x.dtype, [1]), Shape, "{} is no element of {x}", cx.ty(1)?);
+        Ok(vec![cx.ty(1)?.clone()])
+    },
+    derivative: Derivative::Rule(|cx: &mut GradCx| {
+        let (g, x, y) = (cx.grad(0)?, cx.x(0)?, cx.y(0));
+        let dx = cx.one(&EVENLY_DISTRIBUTE, &[g, x, y], Attrs::new().with("dim", [0]))?;
+        cx.set(0, dx)
+    }),
+    precision: Precision::Same,
+    cost: Cost::PerInput(2),
+    body: Body::Rows(|cx, out| {
+        let x = cx.ty(0)?;
+        let space = ReduceSpace::new(&x.shape, &[0]);
+        let mut b = space.builder();
+        let v = b.read(x.dtype, space.full.clone());
+        let y = b.read(x.dtype, space.kept.clone());
+        let equal = input(0).eq(input(1)).or(input(0).is_nan().and(input(1).is_nan()));
+        let equal = b.expr(&equal.select(input(0), float(f64::NEG_INFINITY)), &[v, y]);
+        let y = b.reduce(Reduce::Max, equal);
+        b.store(out[0].dtype, space.kept.clone(), y);
+        Ok(b.finish())
+    }),
+    cases: || {
+        let values = || Sample::Values(vec![2.0, 1.0, 2.0, 5.0, 2.0]);
+        let two = || Sample::Values(vec![2.0]);
+        vec![
+            Case::new("tie")
+                .arg(DType::F64, &[5], values())
+                .constant()
+                .arg(DType::F64, &[1], two())
+                .constant(),
+        ]
+    },
+};
+
+/// The median `value` of a vector, of which all elements that are equal share the gradient.
+pub(super) fn shared(b: &mut Builder, x: ValueId, value: ValueId) -> Result<ValueId> {
+    match b.ty(x).dtype.is_float() {
+        true => b.call(&EQUAL_ELEMENTS, &[x, value]),
+        false => Ok(value),
+    }
+}
 
 fn numbers<'a>(cx: &OpCx<'a>) -> Result<&'a TensorType> {
     let x = cx.ty(0)?;

@@ -20,7 +20,7 @@ operators! {
     isin: ISIN;
     kthvalue: KTHVALUE;
     masked_scatter: MASKED_SCATTER;
-    median: MEDIAN, MEDIAN_DIM;
+    median: MEDIAN, MEDIAN_DIM, EQUAL_ELEMENTS;
     nanmedian: NANMEDIAN, NANMEDIAN_DIM;
     nonzero_static: NONZERO_STATIC;
     one_hot: ONE_HOT, ONE_HOT_ROWS;

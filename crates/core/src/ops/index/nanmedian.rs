@@ -1,7 +1,7 @@
 //! Medians of what is not NaN: of an even number of elements, the lower one of the middle two.
 
 use super::gather::GATHER;
-use super::median::MEDIAN_DIM;
+use super::median::{MEDIAN_DIM, shared};
 use super::sort::SORT;
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
@@ -43,7 +43,7 @@ pub static NANMEDIAN_DIM: OpDef = OpDef {
     },
 };
 
-/// The median of all elements that are not NaN.
+/// The median of all elements that are not NaN. Its gradient is shared evenly among the elements that equal it.
 pub static NANMEDIAN: OpDef = OpDef {
     name: "nanmedian",
     schemas: &["nanmedian(Tensor self) -> Tensor"],
@@ -60,6 +60,7 @@ pub static NANMEDIAN: OpDef = OpDef {
     body: Body::Decompose(|b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]| {
         let x = b.reshape(required(inputs, 0)?, &[cx.shape(0)?.numel()])?;
         let value = along(b, x, 0)?[0];
+        let value = shared(b, x, value)?;
         Ok(vec![b.reshape(value, &[])?])
     }),
     cases: || vec![Case::new("matrix").distinct(&[2, 3]), holes("NaN"), Case::new("scalar").f(&[])],
