@@ -60,6 +60,8 @@ pub struct CheckReport {
     /// that is not stable leaves equal keys: PyTorch does not specify it. What is computed from them is
     /// compared.
     pub reordered: Vec<String>,
+    /// Operators whose result or gradient PyTorch is known to get wrong, or may, with the place and what it does.
+    pub departures: Vec<String>,
     /// The archive that the golden was recorded from, if it is another one.
     pub foreign: Option<String>,
     /// The archive that was checked.
@@ -104,6 +106,7 @@ impl CheckReport {
         if !counts.is_empty() {
             said.push(format!("out of their bounds in {}: {}", self.precision, counts.join(", ")));
         }
+        said.extend(self.departures.iter().map(|d| format!("PyTorch is wrong here: {d}")));
         let forward = wrong(Kind::Output) + wrong(Kind::Node) + wrong(Kind::Buffer);
         let again = |precision: &str| {
             let (archive, golden) = (text::word(&self.archive), text::word(&self.golden));
@@ -189,6 +192,15 @@ impl CheckReport {
     }
 }
 
+/// Operators of a model whose result or gradient PyTorch is known to get wrong.
+fn departures(graph: &Graph) -> Vec<String> {
+    let said = graph.nodes.iter().filter_map(|node| {
+        let what = crate::core::ops::departures::of(graph, node)?;
+        Some(format!("{}, at {}: {what}", node.op.name, graph.origin(node)))
+    });
+    said.collect()
+}
+
 /// Runs forward and backward at `precision` and compares with the golden. The proof in f64 and the condition
 /// numbers are computed on the CPU, whatever the device: it is judged in its own dtypes.
 ///
@@ -248,6 +260,7 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
         missing: vec![],
         unmatched,
         reordered: vec![],
+        departures: departures(&bound.graph),
         foreign: golden.of_another(&model.path)?,
         archive: model.path.display().to_string(),
         golden: golden.path().display().to_string(),

@@ -6,6 +6,7 @@
 
 pub mod case;
 pub mod cx;
+pub mod departures;
 pub mod registry;
 pub mod schema;
 

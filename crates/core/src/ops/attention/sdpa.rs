@@ -165,6 +165,15 @@ fn decompose(b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]) -> Result<V
     Ok(vec![b.reshape(outs[0], &shape)?, lse])
 }
 
+/// PyTorch's kernel for CPUs multiplies the -inf of masked scores by the scale.
+pub fn departs(cx: &OpCx) -> Option<&'static str> {
+    let scale = cx.opt_float("scale").ok().flatten();
+    (scale.is_some_and(|s| s <= 0.0) && cx.flag("is_causal").is_ok_and(|causal| causal)).then_some(
+        "with `is_causal` and a scale of 0 or less, PyTorch's kernel for CPUs multiplies the -inf of masked scores by the \
+         scale and gives NaN; the same formula in single operators is finite",
+    )
+}
+
 /// The mask with four dimensions; those it broadcasts along stay 1.
 fn four_mask(b: &mut Builder, mask: ValueId, d: &Dims) -> Result<ValueId> {
     let own = b.ty(mask).shape.clone();

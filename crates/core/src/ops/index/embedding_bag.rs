@@ -126,6 +126,15 @@ fn bags(cx: &OpCx) -> Result<usize> {
     bags.ok_or_else(|| fail!(Shape, "`include_last_offset` needs an offset, there is none"))
 }
 
+/// PyTorch takes what follows the last offset into the last bag, which its documentation says that offset ends:
+/// pytorch/pytorch#190062.
+pub fn departs(cx: &OpCx) -> Option<&'static str> {
+    cx.flag("include_last_offset").is_ok_and(|last| last).then_some(
+        "where the last offset is less than the number of indices, PyTorch takes the indices behind it into the last bag, \
+         which `include_last_offset=True` ends there",
+    )
+}
+
 /// The operation over the rows of a bag.
 enum Kind {
     Sum,

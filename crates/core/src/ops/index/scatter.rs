@@ -126,6 +126,15 @@ pub fn include_self(cx: &OpCx) -> Result<bool> {
     Ok(cx.attrs.get("include_self").is_none() || cx.flag("include_self")?)
 }
 
+/// PyTorch counts `self` among the equal elements though it does not take part: pytorch/pytorch#168358, #169263.
+pub fn departs(cx: &OpCx) -> Option<&'static str> {
+    let extremum = matches!(combine(cx), Ok(Combine::Max | Combine::Min));
+    (extremum && include_self(cx) == Ok(false) && cx.dtype(0).is_ok_and(DType::is_float)).then_some(
+        "where an old element of `self` equals the result, PyTorch gives it a share of the gradient, though \
+         `include_self=False` leaves it out, and that share is lost",
+    )
+}
+
 fn source_fits(cx: &OpCx) -> Result<()> {
     let Some(src) = cx.opt(2) else {
         cx.float("value")?;
