@@ -140,7 +140,8 @@ impl<'a> Checked<'a> {
             let (w, axes): (usize, Vec<&Axis>) = match *instr {
                 Instr::Store(w, r) => {
                     let o = self.program.reads.len() + w;
-                    let one = !self.moves[o] && super::space::count(&self.cols) > 1;
+                    // A row scalar is stored even where there are no columns.
+                    let one = !self.moves[o] && super::space::count(&self.cols) != 1;
                     ensure!(scalars[r] || !one, Plan, "a vector is stored to one element for each row");
                     (w, self.rows.iter().chain(self.cols.iter().filter(|_| !one)).collect())
                 }

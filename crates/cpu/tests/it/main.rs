@@ -6,6 +6,7 @@ mod contract;
 mod convolution;
 mod custom_kernel;
 mod embedding_grad;
+mod empty;
 mod in_place;
 mod max_pool;
 mod norms;
