@@ -5,6 +5,7 @@
 //! language models are trained on, or one text each, padded to the same length.
 
 mod columns;
+mod pattern;
 mod tokens;
 
 use super::{Column, Lengths};

@@ -3,6 +3,8 @@
 use super::tokens::unless_panic;
 use super::*;
 use headwater_core::DType;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, SplitDelimiterBehavior};
 
 fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -204,4 +206,155 @@ fn hostile_tokenizers_end_in_a_message() {
     }
     let dir = folder(&[("text.toml", "tokenizer = \"/dev/zero\"\nlength = 64"), ("x.txt", "a")]);
     assert!(Texts::open(dir.path()).map(drop).unwrap_err().to_string().contains("must be a file"));
+}
+
+/// The truth is recorded by `python -m headwater_tools.patterns`.
+#[test]
+fn expressions_split_texts_where_hugging_face_splits_them() {
+    #[derive(serde::Deserialize)]
+    struct Recorded {
+        texts: Vec<String>,
+        properties: std::collections::BTreeMap<String, [u64; 2]>,
+        patterns: Vec<Pattern>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Pattern {
+        pattern: String,
+        known: bool,
+        spans: Spans,
+    }
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Spans {
+        Ends(Vec<Vec<usize>>),
+        Refused(String),
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../goldens/tokens/patterns.json");
+    let recorded: Recorded = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let (mut wrong, mut equal, mut refused) = (vec![], 0, 0);
+    for Pattern { pattern, known, spans } in recorded.patterns {
+        let translated = match pattern::translated(&pattern) {
+            Ok(translated) => translated,
+            Err(message) => {
+                assert!(!known, "{message}");
+                assert!(message.contains(&pattern) && message.contains("before character"), "{message}");
+                refused += 1;
+                continue;
+            }
+        };
+        let Spans::Ends(ends) = spans else {
+            wrong.push(format!("{pattern:?} is read, which Hugging Face's library refuses"));
+            continue;
+        };
+        let regex = SplitPattern::Regex(translated);
+        let split = Split::new(regex, SplitDelimiterBehavior::Isolated, false).unwrap();
+        for (text, mut want) in recorded.texts.iter().zip(ends) {
+            let mut pieces = PreTokenizedString::from(text.as_str());
+            split.pre_tokenize(&mut pieces).unwrap();
+            let pieces = pieces.get_splits(OffsetReferential::Original, OffsetType::Char);
+            let mut got: Vec<usize> = pieces.iter().map(|piece| piece.1.1).collect();
+            got.dedup();
+            got.retain(|&end| end > 0);
+            want.dedup();
+            want.retain(|&end| end > 0);
+            if got != want {
+                wrong.push(format!("{pattern:?} splits {text:?} at {got:?}, not at {want:?}"));
+            }
+        }
+        equal += 1;
+    }
+    for (name, want) in recorded.properties {
+        if let Ok(class) = pattern::translated(&format!("\\p{{{name}}}")) {
+            let members = regex_syntax::parse(&class).unwrap();
+            let regex_syntax::hir::HirKind::Class(regex_syntax::hir::Class::Unicode(members)) =
+                members.kind()
+            else {
+                panic!("{class} is no class");
+            };
+            // All but private planes and what has no characters.
+            let recorded = |c: &char| !matches!(*c as u32, 0 | 0x33480..0xE0000 | 0xE0200..);
+            let all = members.ranges().iter().flat_map(|r| r.start()..=r.end()).filter(recorded);
+            let got = all.fold([0, 0], |[n, sum], c| [n + 1, sum + (c as u64).pow(2)]);
+            if got != want {
+                wrong.push(format!("\\p{{{name}}} has other members: {got:?}, not {want:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(equal > 300 && refused > 50, "{equal} equal, {refused} refused");
+}
+
+/// Tokenizers as `save_pretrained` of Hugging Face's transformers writes them, and their tokens of odd texts:
+/// `python -m headwater_tools.tokenizers`.
+#[test]
+fn saved_tokenizers_give_hugging_faces_tokens() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../goldens/tokens"));
+    let recorded = std::fs::read(folder.join("ids.json")).unwrap();
+    let recorded: Value = serde_json::from_slice(&recorded).unwrap();
+    let texts: Vec<&str> =
+        recorded["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+    let lines: String = texts.iter().map(|t| serde_json::json!({ "text": t }).to_string() + "\n").collect();
+    let kinds = recorded["ids"].as_object().unwrap();
+    assert!(kinds.len() > 5, "{kinds:?}");
+    for (kind, want) in kinds {
+        let dir = folder_of(folder, kind, &lines);
+        let texts = Texts::open(dir.path()).unwrap_or_else(|e| panic!("{kind}: {e}"));
+        let (ids, mask) = (ints(&texts, "input_ids"), ints(&texts, "attention_mask"));
+        for (i, want) in want.as_array().unwrap().iter().enumerate() {
+            let row = i * 256..(i + 1) * 256;
+            let length = mask[row.clone()].iter().sum::<i64>() as usize;
+            let got = &ids[row][..length];
+            let want: Vec<i64> = want.as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).collect();
+            assert_eq!(got, want, "{kind}: {:?}", recorded["texts"][i]);
+        }
+    }
+}
+
+/// A folder of the recorded texts with a recorded tokenizer.
+fn folder_of(folder: &Path, kind: &str, lines: &str) -> tempfile::TempDir {
+    let tokenizer = std::fs::read_to_string(folder.join(format!("{kind}.json"))).unwrap();
+    let settings = "tokenizer = \"t.json\"\nlength = 256\npad = 0";
+    self::folder(&[("text.toml", settings), ("t.json", &tokenizer), ("x.jsonl", lines)])
+}
+
+#[test]
+fn merges_left_out_by_chance_are_not() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../goldens/tokens"));
+    let lines = "{\"text\": \"hello there, hello world\"}\n";
+    let of = |kind: &str| ints(&Texts::open(folder_of(folder, kind, lines).path()).unwrap(), "input_ids");
+    let plain = of("gpt2");
+    let mut file: Value =
+        serde_json::from_str(&std::fs::read_to_string(folder.join("gpt2.json")).unwrap()).unwrap();
+    file["model"]["dropout"] = 0.9.into();
+    let settings = "tokenizer = \"t.json\"\nlength = 256\npad = 0";
+    for _ in 0..3 {
+        let dir = self::folder(&[("text.toml", settings), ("t.json", &file.to_string()), ("x.jsonl", lines)]);
+        assert_eq!(ints(&Texts::open(dir.path()).unwrap(), "input_ids"), plain);
+    }
+}
+
+#[test]
+fn an_expression_that_would_mean_something_else_is_refused_by_name() {
+    let with = |part: &str| {
+        let words = WORDS.replace(r#"{"type": "WhitespaceSplit"}"#, part);
+        let dir = self::folder(&[
+            ("text.toml", "tokenizer = \"t.json\"\nlength = 5\npad = 0"),
+            ("t.json", &words),
+            ("x.txt", "the\n"),
+        ]);
+        Texts::open(dir.path()).err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    let split = |p: &str| {
+        with(&serde_json::json!({"type": "Split", "pattern": {"Regex": p}, "behavior": "Removed", "invert": false})
+            .to_string())
+    };
+    assert_eq!(split(r"\w+"), "");
+    let said = split(r"\X+");
+    assert!(said.starts_with("HW-R002") && said.contains(r"`\X+`: `\X` before character 3"), "{said}");
+    // Within a sequence as well.
+    let said = with(
+        r#"{"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "(a)\\1"},
+            "behavior": "Removed", "invert": false}]}"#,
+    );
+    assert!(said.contains(r"`\1` before character 6"), "{said}");
 }

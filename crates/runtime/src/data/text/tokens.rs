@@ -1,7 +1,7 @@
 //! Tokens of texts, by a `tokenizer.json` or byte by byte. Files are from anywhere: what the `tokenizers` library does
 //! not bear ends in a message.
 
-use super::{Sample, TextSettings, Token};
+use super::{Sample, TextSettings, Token, pattern};
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -47,7 +47,7 @@ impl Tokens {
             return Err(refuse(format!("is no tokenizer: it must be a file of at most {BYTES} bytes")));
         }
         let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
-        plausible(&bytes).map_err(refuse)?;
+        let bytes = adapted(bytes).map_err(refuse)?;
         let read = unless_panic(|| Tokenizer::from_bytes(&bytes)).map_err(refuse)?;
         let mut tokenizer = read.map_err(|e| refuse(format!("{NONE}: {e}")))?;
         unless_panic(|| cut(&mut tokenizer, settings)).flatten().map_err(refuse)?;
@@ -131,19 +131,63 @@ fn cut(tokenizer: &mut Tokenizer, settings: &TextSettings) -> Result<(), String>
     tokenizer.with_truncation(Some(params)).map(|_| ()).map_err(|e| e.to_string())
 }
 
-/// Refuses tokenizers with which the library would take memory that their file does not justify.
+/// A tokenizer as the library is to read it: with regular expressions in its syntax, and without chance.
 ///
 /// # Errors
-/// The part that would.
-fn plausible(bytes: &[u8]) -> Result<(), String> {
-    let file: Value = serde_json::from_slice(bytes).map_err(|e| format!("{NONE}: {e}"))?;
+/// The part with which the library would take memory that the file does not justify, or an expression that would have
+/// another meaning.
+fn adapted(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
+    let mut file: Value = serde_json::from_slice(&bytes).map_err(|e| format!("{NONE}: {e}"))?;
     let growth = walk(&file)?;
-    match growth <= GROWTH.log2() {
-        true => Ok(()),
-        false => Err(format!(
+    if growth > GROWTH.log2() {
+        return Err(format!(
             "is no usable tokenizer: its replacements can make a text more than {GROWTH} times as long"
-        )),
+        ));
     }
+    let mut changed = false;
+    for part in ["normalizer", "pre_tokenizer"] {
+        if let Some(part) = file.get_mut(part) {
+            changed |= translate(part)?;
+        }
+    }
+    // Decoders have expressions too, and texts are only encoded.
+    if let Some(decoder) = file.get_mut("decoder") {
+        changed |= !decoder.take().is_null();
+    }
+    // Merges that are left out by chance: other tokens in each run.
+    if let Some(dropout) = file.get_mut("model").and_then(|m| m.get_mut("dropout")) {
+        changed |= !dropout.take().is_null();
+    }
+    match changed {
+        true => serde_json::to_vec(&file).map_err(|e| format!("{NONE}: {e}")),
+        false => Ok(bytes),
+    }
+}
+
+/// Puts all regular expressions of a part of a tokenizer into the library's syntax; true if there are any.
+///
+/// # Errors
+/// That of one which has no equal there.
+fn translate(part: &mut Value) -> Result<bool, String> {
+    let mut changed = false;
+    match part {
+        Value::Array(parts) => {
+            for part in parts {
+                changed |= translate(part)?;
+            }
+        }
+        Value::Object(fields) => {
+            if let Some(Value::String(text)) = fields.get_mut("pattern").and_then(|p| p.get_mut("Regex")) {
+                *text = pattern::translated(text)?;
+                changed = true;
+            }
+            for part in fields.values_mut() {
+                changed |= translate(part)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(changed)
 }
 
 /// Looks at all parts of a tokenizer: by how many powers of two its replacements can make a text longer.
@@ -166,7 +210,7 @@ fn walk(part: &Value) -> Result<f64, String> {
             }
             let mut growth = fields.values().map(walk).sum::<Result<f64, String>>()?;
             if let Some(Value::String(content)) =
-                fields.get("content").filter(|_| fields["type"] == "Replace")
+                fields.get("content").filter(|_| fields.get("type").is_some_and(|t| t == "Replace"))
             {
                 let pattern = fields.get("pattern").and_then(|p| p.get("String")).and_then(Value::as_str);
                 // An expression may match nothing, before each character.
