@@ -1,4 +1,5 @@
-"""A Parquet or Arrow file as pyarrow writes it, for the test of Headwater's reader: `python -m headwater_tools.tables FILE`."""
+"""A Parquet or Arrow file as pyarrow writes it, for the test of Headwater's reader: `python -m headwater_tools.tables FILE`,
+or a folder of small files with rows that span pages: `… FOLDER`."""
 
 import sys
 
@@ -45,5 +46,35 @@ def write(path):
         raise ValueError(f"{path}: a table is written as .parquet, .feather or .arrow")
 
 
+def pages(folder):
+    """
+    Writes tables of 13 rows of three numbers, element j of row i being 3 i + j, in pages of a few bytes: rows span them, and
+    some pages hold nothing. `null.parquet` lacks an element of row 7.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def table(nullable=True, missing=None):
+        rows = [[float(3 * i + j) for j in range(3)] for i in range(13)]
+        if missing is not None:
+            rows[missing][1] = None
+        kind = pa.list_(pa.field("element", pa.float32(), nullable=nullable))
+        return pa.table({"x": rows}, schema=pa.schema([pa.field("x", kind, nullable=nullable)]))
+
+    def save(name, table, size=8, batch=2, compression="NONE", **more):
+        path = f"{folder}/{name}.parquet"
+        pq.write_table(table, path, data_page_size=size, write_batch_size=batch, compression=compression, store_schema=False, **more)
+
+    for version in ("1.0", "2.0"):
+        for size, batch in ((16, 1), (16, 2), (8, 5), (4, 1)):
+            for kind in ("dictionary", "plain"):
+                name = f"v{version[0]}_{size}_{batch}_{kind}"
+                save(name, table(), size, batch, data_page_version=version, use_dictionary=kind == "dictionary", write_statistics=False)
+    save("groups", table(), row_group_size=4, compression="snappy")
+    save("index", table(), write_page_index=True)
+    save("required", table(nullable=False))
+    save("null", table(missing=7))
+
+
 if __name__ == "__main__":
-    write(sys.argv[1])
+    (write if "." in sys.argv[1].rsplit("/", 1)[-1] else pages)(sys.argv[1])

@@ -207,3 +207,29 @@ fn pyarrow(ending: &str) {
     let lengths = data.lengths().unwrap();
     assert!(lengths.of.iter().enumerate().all(|(i, &l)| l as usize == i % 7), "{lengths:?}");
 }
+
+/// `pages` of `tools/headwater_tools/tables.py`: rows of three numbers that span pages, of both versions, with pages of
+/// no values among them, in several row groups. Element j of row i is 3 i + j.
+#[test]
+fn rows_that_span_pages_are_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/files/pages");
+    let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    assert_eq!(files.len(), 20);
+    for file in files {
+        let name = file.file_name().unwrap().to_str().unwrap().to_string();
+        let data = Dataset::open(&file).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let column = data.column("x").unwrap();
+        assert_eq!(column.ty, TensorType::new(DType::F32, [13, 3]), "{name}");
+        let mut bytes = Vec::new();
+        let read = (0..13).try_for_each(|i| column.append(i, DType::F32, &mut bytes));
+        if name == "null.parquet" {
+            let refused = read.unwrap_err().to_string();
+            assert!(refused.starts_with("HW-R002") && refused.contains("row 7"), "{refused}");
+            continue;
+        }
+        read.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let got = Tensor::from_bytes(&TensorType::new(DType::F32, [39]), &bytes).to_f64();
+        assert_eq!(got, (0..39).map(f64::from).collect::<Vec<_>>(), "{name}");
+    }
+}

@@ -274,7 +274,8 @@ fn each<T: DataType>(
     }
 }
 
-/// Pages that hold no more elements than a column of a row group may.
+/// Pages that hold no more elements than a column of a row group may. Pages without any, which pyarrow may write
+/// before the last one, are passed over: the reader would take them for the end.
 struct Pages {
     inner: Box<dyn PageReader>,
     most: u64,
@@ -284,6 +285,16 @@ struct Pages {
 impl Pages {
     fn new(group: &dyn RowGroupReader, leaf: usize, most: u64) -> Read<Pages> {
         Ok(Pages { inner: group.get_column_page_reader(leaf)?, most, left: most })
+    }
+
+    /// Passes over pages without elements.
+    fn skip_empty(&mut self) -> Read<Option<PageMetadata>> {
+        loop {
+            match self.inner.peek_next_page()? {
+                Some(page) if !page.is_dict && page.num_levels == Some(0) => self.inner.skip_next_page()?,
+                page => return Ok(page),
+            }
+        }
     }
 }
 
@@ -297,6 +308,7 @@ impl Iterator for Pages {
 
 impl PageReader for Pages {
     fn get_next_page(&mut self) -> Read<Option<Page>> {
+        self.skip_empty()?;
         let page = self.inner.get_next_page()?;
         if let Some(page) = &page {
             self.left = self.left.checked_sub(page.num_values() as u64).ok_or_else(|| {
@@ -308,14 +320,16 @@ impl PageReader for Pages {
     }
 
     fn peek_next_page(&mut self) -> Read<Option<PageMetadata>> {
-        self.inner.peek_next_page()
+        self.skip_empty()
     }
 
     fn skip_next_page(&mut self) -> Read<()> {
+        self.skip_empty()?;
         self.inner.skip_next_page()
     }
 
     fn at_record_boundary(&mut self) -> Read<bool> {
+        self.skip_empty()?;
         self.inner.at_record_boundary()
     }
 }
