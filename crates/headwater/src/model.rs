@@ -4,7 +4,7 @@ use crate::core::graph::InputRole;
 use crate::core::{DType, Graph, Registry, Tensor, TensorType, ValueId, pass};
 use crate::golden::Golden;
 use crate::import::symbolic::Expr;
-use crate::import::{Dims, Note, Program, StoredTensor};
+use crate::import::{self, Code, Dims, Note, Program, StoredTensor};
 use crate::runtime::config::DataConfig;
 use crate::runtime::data::{Feeding, Shapes};
 use crate::runtime::session::Weights;
@@ -114,7 +114,7 @@ impl Model {
                 "the first dimension of the inputs is fixed; export with a dynamic batch to train with another one"
             );
         };
-        Ok(dims.set(symbol.name.clone(), i64::try_from(batch)?))
+        Ok(dims.set(symbol.name.clone(), size(batch)?))
     }
 
     /// Sets the symbolic sizes to those of what is fed, the batch included. Sizes that the export fixes stay, whatever is
@@ -126,7 +126,7 @@ impl Model {
         let fixed = |e: &Expr| matches!(e, Expr::Number(_));
         let inputs = self.program.inputs();
         let first = inputs.iter().find_map(|i| i.sizes.first());
-        let batch = i64::try_from(shapes.batch)?;
+        let batch = size(shapes.batch)?;
         let mut dims = match first {
             Some(Expr::Number(n)) if n.int() == Some(batch) => dims,
             _ => self.batch(dims, shapes.batch)?,
@@ -135,7 +135,7 @@ impl Model {
             let Some(sizes) = shapes.samples.get(&input.name) else { continue };
             for (d, (expr, &size)) in input.sizes.iter().skip(1).zip(sizes).enumerate() {
                 if !fixed(expr) {
-                    dims = dims.set(format!("{}.{}", input.name, d + 1), i64::try_from(size)?);
+                    dims = dims.set(format!("{}.{}", input.name, d + 1), self::size(size)?);
                 }
             }
         }
@@ -226,4 +226,17 @@ pub fn parse_dims(args: &[String]) -> Result<Dims> {
         dims = dims.set(name, value);
     }
     Ok(dims)
+}
+
+/// A size as the importer binds it.
+///
+/// # Errors
+/// `Dimension` for more than 2^63 - 1.
+fn size(n: usize) -> Result<i64> {
+    let too_large = |_| import::Error::Refused {
+        code: Code::Dimension,
+        message: format!("a size of {n} is more than a tensor can have, 2^63 - 1: give a smaller --batch"),
+        origin: None,
+    };
+    Ok(i64::try_from(n).map_err(too_large)?)
 }

@@ -334,6 +334,17 @@ impl<'a> Importer<'a> {
     /// A tensor must be what PyTorch recorded.
     pub fn check(&self, name: &str, want: &TensorType, got: &TensorType) -> Result<()> {
         if got != want {
+            // What PyTorch recorded at other sizes has a dimension that `squeeze` keeps.
+            let long = |ty: &TensorType| ty.shape.iter().filter(|&&n| n != 1).copied().collect::<Vec<_>>();
+            if got.dtype == want.dtype && got.shape.rank() < want.shape.rank() && long(got) == long(want) {
+                return Err(refuse!(
+                    Dimension,
+                    "`{}` is {want} in the exported program, and {got} at these sizes, because `squeeze` drops a dimension of \
+                     size 1: the dimensions after it would be others. Give that dimension a size of 2 or more, or export \
+                     with the dimensions to drop named, `x.squeeze(dim)`, or with this size fixed",
+                    shown(name)
+                ));
+            }
             return Err(refuse!(Mismatch, "`{}` is {got} here, PyTorch recorded {want}", shown(name)));
         }
         Ok(())
