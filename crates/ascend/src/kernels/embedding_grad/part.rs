@@ -109,7 +109,8 @@ impl Partition {
             part.tasks = cores << rounds;
             let span = work.div_ceil(part.tasks);
             let heavy = HEAVY.max(span / 8);
-            part.edges = (span / range + 3).next_multiple_of(8);
+            // A task has no more ranges than there are: a small table with many positions does not need many tasks.
+            part.edges = ((span / range).min(ranges) + 3).next_multiple_of(8);
             part.heavy = (indices >= heavy && part.tasks > 1 && !shape.by_frequency).then_some(heavy);
             let fits = match own {
                 true => part.edges <= OWN_EDGES,
@@ -208,6 +209,31 @@ fn slices(shape: &EmbeddingGrad) -> Result<(u64, u64, bool)> {
             let message =
                 format!("{indices} indices into {rows} rows: keys have 31 bits, slices are {SLICES}");
             Err(refuse(shape, Rule::Range, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_grow_with_positions_alone_where_the_table_is_small() {
+        for indices in [5_000, 50_000, 500_000] {
+            let (elem, index) = (Elem::F32, Elem::I64);
+            let shape = EmbeddingGrad {
+                elem,
+                index,
+                indices,
+                rows: 10,
+                dim: 8,
+                padding: None,
+                by_frequency: false,
+                cores: 48,
+            };
+            let part = Partition::new(Arch::A2, &shape, true).unwrap();
+            // As few as their keys have room for: each task visits all slices.
+            assert!(part.tasks <= 48 * indices.div_ceil(48 * 4096).next_power_of_two(), "{part:?}");
         }
     }
 }
