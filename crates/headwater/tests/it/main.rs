@@ -5,6 +5,7 @@ mod auto;
 mod bad_inputs;
 mod bench;
 mod bugs_attention;
+mod bugs_rest;
 mod check;
 mod common;
 mod complex;
