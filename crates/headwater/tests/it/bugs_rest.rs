@@ -14,12 +14,12 @@ fn bugs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens/bugs").join(name)
 }
 
-fn checked(name: &str, precision: DType, device: &str) -> CheckReport {
+fn checked(name: &str, precision: DType, on: &str) -> CheckReport {
     let model = Model::open(&bugs(&format!("{name}.pt2"))).unwrap_or_else(|e| panic!("{name}: {e:#}"));
     let golden = Golden::read(&bugs(&format!("{name}.golden.safetensors"))).unwrap();
-    let device = devices::open(device, 2).unwrap();
+    let device = devices::open(on, 2).unwrap();
     check(&model, &golden, precision, &*device)
-        .unwrap_or_else(|e| panic!("{name} in {precision} on {}: {e:#}", device.target().name))
+        .unwrap_or_else(|e| panic!("{name} in {precision} on {on}: {e:#}"))
 }
 
 /// Runs the command line; what it says, and whether it succeeds.
@@ -86,8 +86,14 @@ fn files_of_other_writers_are_read_right() {
     let out = dir.path().join("out.safetensors");
     let predict = |model: &str, data: &str| {
         let (model, data) = (bugs(model), bugs(data));
-        let args =
-            [model.to_str().unwrap(), "--data", data.to_str().unwrap(), "--out", out.to_str().unwrap(), "--overwrite"];
+        let args = [
+            model.to_str().unwrap(),
+            "--data",
+            data.to_str().unwrap(),
+            "--out",
+            out.to_str().unwrap(),
+            "--overwrite",
+        ];
         let (ok, said) = headwater(&[&["predict"], &args[..]].concat());
         assert!(ok, "{said}");
         let file = TensorFile::read(&out).unwrap();

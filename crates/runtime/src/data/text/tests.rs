@@ -221,13 +221,8 @@ fn expressions_split_texts_where_hugging_face_splits_them() {
     struct Pattern {
         pattern: String,
         known: bool,
-        spans: Spans,
-    }
-    #[derive(serde::Deserialize)]
-    #[serde(untagged)]
-    enum Spans {
-        Ends(Vec<Vec<usize>>),
-        Refused(String),
+        /// Ends of pieces by text, or why the expression is refused.
+        spans: Value,
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../goldens/tokens/patterns.json");
     let recorded: Recorded = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
@@ -242,7 +237,7 @@ fn expressions_split_texts_where_hugging_face_splits_them() {
                 continue;
             }
         };
-        let Spans::Ends(ends) = spans else {
+        let Ok(ends) = serde_json::from_value::<Vec<Vec<usize>>>(spans) else {
             wrong.push(format!("{pattern:?} is read, which Hugging Face's library refuses"));
             continue;
         };
