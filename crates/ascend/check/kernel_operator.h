@@ -362,6 +362,15 @@ template <typename T> struct LoadData3DParamsV2 {
     T padValue;
 };
 template <typename T> void LoadData(const LocalTensor<T> &, const LocalTensor<T> &, const LoadData3DParamsV2<T> &);
+struct LoadData3DParamsV2Pro {
+    uint16_t channelSize;
+    bool enTranspose;
+    uint64_t extConfig, filterConfig;
+};
+template <typename T> void LoadData(const LocalTensor<T> &, const LocalTensor<T> &, const LoadData3DParamsV2Pro &);
+enum class FmatrixMode : uint8_t { FMATRIX_LEFT, FMATRIX_RIGHT };
+void SetFmatrix(uint16_t l1H, uint16_t l1W, const uint8_t padList[4], const FmatrixMode &);
+template <typename T> void SetLoadDataPaddingValue(const T);
 struct MmadParams {
     uint16_t m, n, k;
     bool cmatrixInitVal;

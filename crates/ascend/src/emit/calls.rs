@@ -94,6 +94,9 @@ impl Emitter<'_> {
                     Binary::And => "And",
                     Binary::Or => "Or",
                     Binary::MulAddDst => "MulAddDst",
+                    Binary::AddWrapping => "Add",
+                    Binary::SubWrapping => "Sub",
+                    Binary::MulWrapping => "Mul",
                 };
                 let over = self.over(&x.over, "int32_t", binary_strides(&x.dst, &x.src0, &x.src1), lines);
                 let [d, a, b] = [&x.dst, &x.src0, &x.src1].map(|v| self.vector(v));
@@ -109,6 +112,8 @@ impl Emitter<'_> {
                     Scaled::ShiftLeft => "ShiftLeft",
                     Scaled::ShiftRight => "ShiftRight",
                     Scaled::Axpy => "Axpy",
+                    Scaled::AddsWrapping => "Adds",
+                    Scaled::MulsWrapping => "Muls",
                 };
                 let over = self.over(&x.over, "int32_t", unary_strides(&x.dst, &x.src), lines);
                 let value = self.value(x.src.view.elem, &x.scalar);
@@ -375,6 +380,7 @@ impl Emitter<'_> {
                     self.view(&x.src)
                 ));
             }
+            Instr::LoadData3d(x) if x.pro => self.load_data_pro(x, lines),
             Instr::LoadData3d(x) => {
                 let c = x.dst.elem.c_name();
                 let fields = [
@@ -474,6 +480,27 @@ impl Emitter<'_> {
             }
             _ => {}
         }
+    }
+
+    /// The form of `LoadData` in front of which registers take the image's size and padding.
+    fn load_data_pro(&self, x: &LoadData3d, lines: &mut Vec<String>) {
+        let list = |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        lines.push(format!("const uint8_t pad_[4] = {{{}}};", list(&x.pad)));
+        lines.push(format!("SetFmatrix({}, pad_, FmatrixMode::FMATRIX_LEFT);", list(&x.size)));
+        if x.pad != [0; 4] {
+            let value = self.value(x.dst.elem, &x.pad_value);
+            lines.push(format!("SetLoadDataPaddingValue({value});"));
+        }
+        self.fields("LoadData3DParamsV2Pro", &[("channelSize", &x.channels)], lines);
+        lines.push(format!("params_.enTranspose = {};", x.transpose));
+        let parts = [(48, &x.m_start), (32, &x.k_start), (16, &x.m), (0, &x.k)];
+        let parts = parts.map(|(by, n)| format!("static_cast<uint64_t>({}) << {by}", self.scalar(n)));
+        lines.push(format!("params_.extConfig = {};", parts.join(" | ")));
+        let [dilation, filter, stride] = [x.dilation, x.filter, x.stride];
+        let bytes = [dilation[0], dilation[1], filter[0], filter[1], stride[0], stride[1]];
+        let filter = bytes.iter().fold(0, |all, &b| all << 8 | u64::from(b));
+        lines.push(format!("params_.filterConfig = {filter:#x};"));
+        lines.push(format!("LoadData({}, {}, params_);", self.view(&x.dst), self.view(&x.src)));
     }
 
     /// A structure of parameters and its fields.

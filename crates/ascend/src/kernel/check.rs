@@ -93,6 +93,7 @@ pub const RAMP_FLAG: i64 = 5;
 /// Types of arithmetic in the vector unit.
 const ARITHMETIC: [Elem; 4] = [Elem::I16, Elem::F16, Elem::I32, Elem::F32];
 const FLOATS: [Elem; 2] = [Elem::F16, Elem::F32];
+const INTEGERS: [Elem; 2] = [Elem::I16, Elem::I32];
 const BITS16: [Elem; 2] = [Elem::I16, Elem::U16];
 const SHIFTS: [Elem; 4] = [Elem::I16, Elem::U16, Elem::I32, Elem::U32];
 
@@ -347,37 +348,7 @@ impl Check<'_> {
                 range("dst_gap", &x.dst_gap, 0, 65535)?;
                 range("dst_fractal_gap", &x.dst_fractal_gap, 0, 65535)
             }
-            Instr::LoadData3d(x) => {
-                self.unit(Unit::Cube, "a load into L0")?;
-                self.same(&x.dst, &x.src)?;
-                self.is_in(&x.src, &[L1])?;
-                self.is_in(&x.dst, &[L0a, L0b])?;
-                self.aligned(&x.src, 32)?;
-                self.aligned(&x.dst, 512)?;
-                for (name, pair, high) in
-                    [("size", x.size, 32767), ("stride", x.stride, 63), ("filter", x.filter, 511)]
-                {
-                    within(name, pair[0], 1, high)?;
-                    within(name, pair[1], 1, high)?;
-                }
-                within("dilation", x.dilation[0], 1, 255)?;
-                within("dilation", x.dilation[1], 1, 255)?;
-                x.pad.iter().try_for_each(|&p| within("pad", p, 0, 255))?;
-                let fractal = 32 / x.src.elem.size() as i64;
-                for (name, s, unit) in
-                    [("k", &x.k, fractal), ("m", &x.m, 16), ("k_start", &x.k_start, fractal)]
-                {
-                    range(name, s, 0, 65535)?;
-                    match int(s) {
-                        Some(v) if name == "k_start" && v % unit != 0 => {
-                            return broken!(Alignment, "{name} is {v}, no multiple of {unit}");
-                        }
-                        _ => {}
-                    }
-                }
-                range("m_start", &x.m_start, 0, 65535)?;
-                range("channels", &x.channels, 1, 65535)
-            }
+            Instr::LoadData3d(x) => self.load_data_3d(x),
             Instr::InitConst(x) => {
                 self.only(Arch::A2, "filling of l1 and l0")?;
                 self.is_in(&x.dst, &[L1, L0a, L0b])?;
@@ -444,6 +415,7 @@ impl Check<'_> {
                 let types: &[Elem] = match x.op {
                     Binary::Div | Binary::MulAddDst => &FLOATS,
                     Binary::And | Binary::Or => &BITS16,
+                    Binary::AddWrapping | Binary::SubWrapping | Binary::MulWrapping => &INTEGERS,
                     _ => &ARITHMETIC,
                 };
                 self.whole_vector(&x.dst, &[&x.src0, &x.src1], &x.over, types)
@@ -453,11 +425,16 @@ impl Check<'_> {
                     Scaled::LeakyRelu => &FLOATS,
                     Scaled::ShiftLeft | Scaled::ShiftRight => &SHIFTS,
                     Scaled::Axpy => &FLOATS,
+                    Scaled::AddsWrapping | Scaled::MulsWrapping => &INTEGERS,
                     _ => &ARITHMETIC,
                 };
                 if matches!(x.op, Scaled::ShiftLeft | Scaled::ShiftRight) {
                     self.only(Arch::A2, "a shift")?;
                     range("scalar", &x.scalar, 0, x.dst.view.elem.size() as i64 * 8)?;
+                }
+                if INTEGERS.contains(&x.dst.view.elem) {
+                    let half = 1i64 << (x.dst.view.elem.size() * 8 - 1);
+                    range("the scalar", &x.scalar, -half, half - 1)?;
                 }
                 if x.op == Scaled::Axpy && (x.dst.view.elem, x.src.view.elem) == (F32, F16) {
                     self.over(&x.over, F32)?;
@@ -547,7 +524,13 @@ impl Check<'_> {
                 self.elem(&x.dst, &ARITHMETIC)?;
                 self.is_in(&x.dst, &[Ub])?;
                 self.aligned(&x.dst, 32)?;
-                range("count", &x.count, 0, i64::from(u32::MAX))
+                range("count", &x.count, 0, i64::from(u32::MAX))?;
+                match int(&x.first).zip(int(&x.count)).filter(|_| !x.dst.elem.is_float()) {
+                    Some((first, count)) if first.saturating_add(count) > 1 << (x.dst.elem.size() * 8 - 1) => {
+                        broken!(Overflow, "the last of {count} numbers from {first} is beyond {}", x.dst.elem)
+                    }
+                    _ => Ok(()),
+                }
             }
             Instr::Transpose(x) => {
                 self.unit(Unit::Vector, "a vector instruction")?;

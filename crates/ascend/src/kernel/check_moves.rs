@@ -1,7 +1,7 @@
-//! Rules of copies between GM and UB, and of products.
+//! Rules of copies between GM and UB, of tiles on their way into L0, and of products.
 
 use super::check::{Check, Checked, Known, broken, int, range, within};
-use super::instr::{DataCopy, DataCopyPad, Mmad};
+use super::instr::{DataCopy, DataCopyPad, LoadData3d, Mmad};
 use super::operand::UnitFlag;
 use super::{Elem, Space, Unit};
 use crate::chip::Arch;
@@ -62,6 +62,77 @@ impl Check<'_> {
         }
         within("left", x.left, 0, (32 / size) as u32)?;
         within("right", x.right, 0, (32 / size) as u32)
+    }
+
+    /// Rules of asc-devkit's page on `LoadData` of images, and of its header's check (`kernel_operator_mm_check.h`), which
+    /// wants whole fractals where the page allows a last one to reach beyond the matrix. What the page has do nothing, such
+    /// as an image without rows, is refused.
+    pub(super) fn load_data_3d<S: Known>(&self, x: &LoadData3d<S>) -> Checked {
+        use Elem::{BF16, F16, F32, I8, I32, U8, U32};
+        self.unit(Unit::Cube, "a load into L0")?;
+        self.same(&x.dst, &x.src)?;
+        self.is_in(&x.src, &[Space::L1])?;
+        self.is_in(&x.dst, &[Space::L0a, Space::L0b])?;
+        let right = self.space(x.dst.base) == Space::L0b;
+        self.elem(
+            &x.src,
+            match (self.arch, right) {
+                (Arch::P310, _) => &[I8, U8, F16],
+                (Arch::A2, false) => &[I8, U8, F16, BF16, I32, U32, F32],
+                (Arch::A2, true) => &[F16, BF16, I32, U32, F32],
+            },
+        )?;
+        let size = x.src.elem.size() as i64;
+        if x.pro && right && size == 1 {
+            return broken!(Unsupported, "the pro form moves no {} to L0B", x.src.elem);
+        }
+        if x.transpose && right {
+            return broken!(Unsupported, "a tile for L0B is transposed in any case");
+        }
+        if x.transpose && (size == 1 || size == 4 && self.arch == Arch::P310) {
+            return broken!(Unsupported, "a tile of {} is not transposed", x.src.elem);
+        }
+        self.aligned(&x.src, 32)?;
+        self.aligned(&x.dst, 512)?;
+        for (name, pair, high) in [
+            ("size", x.size, 32767),
+            ("stride", x.stride, 63),
+            ("filter", x.filter, 255),
+            ("dilation", x.dilation, 255),
+        ] {
+            pair.iter().try_for_each(|&n| within(name, n, 1, high))?;
+        }
+        x.pad.iter().try_for_each(|&p| within("pad", p, 0, 255))?;
+        let (columns, rows) = (32 / size, if size == 4 { 1 } else { 16 });
+        for (name, s, low, high, unit) in [
+            ("k", &x.k, 1, 65535, columns),
+            ("m", &x.m, 1, 65535, rows),
+            ("k_start", &x.k_start, 0, 65535, columns),
+            ("m_start", &x.m_start, 0, 32767, rows),
+        ] {
+            range(name, s, low, high)?;
+            match int(s) {
+                Some(n) if n % unit != 0 => {
+                    return broken!(Alignment, "{name} is {n}, no multiple of {unit}");
+                }
+                _ => {}
+            }
+        }
+        range("channels", &x.channels, 1, 65535)?;
+        let Some(channels) = int(&x.channels) else { return Ok(()) };
+        // Remainders are 4, 8, ... below a fractal's columns; 0 is none of them in 310P's first form, but for one fractal.
+        let whole = channels % columns == 0;
+        let some = (0..).map(|i| 4 << i).take_while(|&n| n < columns).any(|n| channels % columns == n);
+        match whole && (x.pro || self.arch == Arch::A2 || channels == columns) || some {
+            true => Ok(()),
+            false => broken!(
+                Range,
+                "{channels} channels of {} are not for {} on architecture {}",
+                x.src.elem,
+                if x.pro { "the pro form" } else { "this form" },
+                self.arch
+            ),
+        }
     }
 
     pub(super) fn mmad<S: Known>(&self, x: &Mmad<S>) -> Checked {

@@ -43,11 +43,13 @@ pub enum Rule {
     Arguments,
     /// HW-A017: a limit of the simulator on instructions is reached: a loop that never ends.
     Endless,
+    /// HW-A018: an integer sum or product of the vector unit leaves its type, where chips may saturate it.
+    Overflow,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 17] = [
+    pub const ALL: [Rule; 18] = [
         Rule::Form,
         Rule::Unsupported,
         Rule::Range,
@@ -65,14 +67,15 @@ impl Rule {
         Rule::Order,
         Rule::Arguments,
         Rule::Endless,
+        Rule::Overflow,
     ];
 
     /// The code as printed.
     pub fn as_str(self) -> &'static str {
-        const CODES: [&str; 17] = [
+        const CODES: [&str; 18] = [
             "HW-A001", "HW-A002", "HW-A003", "HW-A004", "HW-A005", "HW-A006", "HW-A007", "HW-A008",
             "HW-A009", "HW-A010", "HW-A011", "HW-A012", "HW-A013", "HW-A014", "HW-A015", "HW-A016",
-            "HW-A017",
+            "HW-A017", "HW-A018",
         ];
         CODES[self as usize]
     }

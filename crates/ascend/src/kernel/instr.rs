@@ -356,6 +356,8 @@ instructions! {
     /// row and a filter of one point it moves a tile of a matrix in NZ.
     ///
     /// Row m of the matrix is a position of the filter, column k is (channel block, filter row, filter column, channel).
+    /// There are two forms: all in one, and `pro`, in front of which registers take the size and the padding. They have
+    /// rules of their own: on 310P only `pro` takes whole blocks of channels.
     LoadData3d ("load_data_3d") {
         /// Destination.
         dst: view View<S>,
@@ -363,19 +365,19 @@ instructions! {
         src: view View<S>,
         /// Height and width of the image, up to 32767.
         size: plain [u32; 2],
-        /// Channels.
+        /// Channels: a fractal's columns, or others of few remainders, by the form and the type.
         channels: scalar S,
-        /// Columns of the tile.
+        /// Columns of the tile, whole fractals.
         k: scalar S,
-        /// Rows of the tile.
+        /// Rows of the tile, whole fractals, of 32-bit types any.
         m: scalar S,
-        /// First column.
+        /// First column, of a fractal.
         k_start: zero S,
-        /// First row.
+        /// First row, up to 32767, of a fractal, of 32-bit types any.
         m_start: zero S,
         /// Strides of the filter, vertical and horizontal, 1 to 63.
         stride: plain [u32; 2],
-        /// Height and width of the filter, 1 to 511.
+        /// Height and width of the filter, 1 to 255.
         filter: plain [u32; 2],
         /// Dilation, vertical and horizontal, 1 to 255.
         dilation: plain [u32; 2],
@@ -383,8 +385,10 @@ instructions! {
         pad: plain [u32; 4],
         /// Value of padding.
         pad_value: zero S,
-        /// True if the tile is transposed.
+        /// True if the tile is transposed on its way to L0A; to L0B it is in any case.
         transpose: opt bool,
+        /// True for the form `LoadData3DParamsV2Pro`.
+        pro: opt bool,
     }
 
     /// Fills L1, L0A or L0B: `repeat` runs of `len` units of 32 bytes (L1) or 512 bytes (L0).

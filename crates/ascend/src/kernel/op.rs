@@ -25,7 +25,9 @@ words! {
 }
 
 words! {
-    /// Vector functions of two operands.
+    /// Vector functions of two operands. Integer sums, differences and products stay within their type, which the simulator
+    /// checks: a control bit makes some chips saturate them (CTRL\[53\]), and A2 raises its overflow status. The `wrapping`
+    /// ones are marked as assuming that the low bits come out.
     Binary {
         /// Sum.
         Add = "add",
@@ -45,6 +47,12 @@ words! {
         Or = "or",
         /// `dst += src0 · src1`, rounded twice.
         MulAddDst = "mul_add_dst",
+        /// Sum of integers that may leave their type; the low bits are wanted.
+        AddWrapping = "add_wrapping",
+        /// Difference, likewise.
+        SubWrapping = "sub_wrapping",
+        /// Product, likewise.
+        MulWrapping = "mul_wrapping",
     }
 }
 
@@ -67,6 +75,10 @@ words! {
         ShiftRight = "shift_right",
         /// `dst + src · scalar`; `src` may be f16 beside a f32 `dst`
         Axpy = "axpy",
+        /// `src + scalar` of integers that may leave their type; the low bits are wanted
+        AddsWrapping = "adds_wrapping",
+        /// `src · scalar`, likewise
+        MulsWrapping = "muls_wrapping",
     }
 }
 

@@ -561,6 +561,7 @@ pub(super) fn load(k: &mut Builder, to: &View, part: Part) {
                 pad: [0; 4],
                 pad_value: 0.into(),
                 transpose,
+                pro: k.arch() == Arch::P310,
             });
         }
     }

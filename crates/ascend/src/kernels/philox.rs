@@ -1,8 +1,9 @@
 //! Uniform random numbers of a counter, bit by bit those of `headwater_core::random`: Philox4x32-10 (Salmon, Moraes,
 //! Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //!
-//! A lane computes a block of four words. The vector unit multiplies to the low 32 bits alone: upper words come from
-//! halves of 16 bits. Sums and products of i32 keep their low words, as the simulator has them; no page states it.
+//! A lane computes a block of four words. No sum and no product leaves 32 bits: the result is the same whether a chip wraps
+//! integers or saturates them (CTRL\[53\]), and no overflow status is raised. Words are two numbers of 16 bits each, and
+//! multipliers have signed digits of 16 bits, so that the largest product is `65535 · 29353 < 2³¹`.
 
 use super::copies::{read, write};
 use super::refusal;
@@ -18,12 +19,13 @@ use headwater_core::random::WORDS;
 const NUMBERS: u64 = 2048;
 /// Lanes of a task at most.
 const LANES: u64 = 2 * NUMBERS / 4;
+/// Elements of a word's lanes: its lower halves and behind them its upper ones.
+const WORD: u64 = 2 * LANES;
 /// Multipliers of the first and the third word, and what the key's words grow by each round.
 const FACTORS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const GROWTH: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
-/// Bits of words: the lower and the upper half, all but the lowest byte, all but the highest.
-const MASKS: [(&str, i64); 4] =
-    [("low_half", 0xffff), ("high_half", -0x1_0000), ("high_24", -0x100), ("low_24", 0xff_ffff)];
+/// Masks of an i32: its lower half, its upper half, the second byte.
+const MASKS: [(&str, i64); 3] = [("low_half", 0xffff), ("high_half", -0x1_0000), ("second_byte", 0xff00)];
 
 /// `out[i] = ⌊word / 2⁸⌋ / 2²⁴` of the words `4 · first + i` of a stream, for i below n.
 ///
@@ -48,11 +50,13 @@ pub fn philox_uniform(arch: Arch, numbers: u64) -> Result<Program> {
         k.slack(key, 2);
     }
     let key_words = k.ub("key_words", Elem::I32, 8);
-    let words = k.ub("words", Elem::I32, 4 * LANES);
+    let words = k.ub("words", Elem::I32, 4 * WORD);
+    let [upper_a, upper_b, key_halves, p, q] =
+        ["upper_a", "upper_b", "key_halves", "p", "q"].map(|n| k.ub(n, Elem::I32, WORD));
+    let digits = ["t", "u", "v"].map(|n| k.ub(n, Elem::I32, LANES));
+    let floats = k.ub("floats", Elem::F32, 4 * LANES);
     let result = k.ub("result", Elem::F32, 4 * LANES);
     let order = k.ub("order", Elem::I32, 4 * LANES);
-    let [upper_a, upper_b, p, q, r, s, grown_a, grown_b] =
-        ["upper_a", "upper_b", "p", "q", "r", "s", "grown_a", "grown_b"].map(|n| k.ub(n, Elem::I32, LANES));
     // 310P copies whole blocks: the last numbers again, as a block of their own; fewer than a block one by one.
     let block = Elem::F32.per_block();
     let ragged = arch == Arch::P310 && !numbers.is_multiple_of(block);
@@ -60,12 +64,10 @@ pub fn philox_uniform(arch: Arch, numbers: u64) -> Result<Program> {
         (ragged && numbers >= block).then(|| [k.ub("last", Elem::F32, 64), k.ub("places", Elem::F32, 64)]);
     let singly = ragged && numbers < block;
 
-    let masks = (arch == Arch::P310).then(|| {
-        MASKS.map(|(name, bits)| {
-            let mask = k.ub(name, Elem::I32, Elem::I32.per_repeat());
-            k.duplicate(mask.at(0), bits, Over::count(Elem::I32.per_repeat()));
-            mask
-        })
+    let masks = MASKS.map(|(name, bits)| {
+        let mask = k.ub(name, Elem::I32, Elem::I32.per_repeat());
+        k.duplicate(mask.at(0), bits, Over::count(Elem::I32.per_repeat()));
+        mask
     });
     interleaved(&mut k, order, p, q);
     if let Some([_, places]) = last {
@@ -84,45 +86,51 @@ pub fn philox_uniform(arch: Arch, numbers: u64) -> Result<Program> {
         let rest = numbers - (tasks - 1) * NUMBERS;
         let len = k.let_("len", is_last.clone() * rest + (Scalar::from(1) - is_last.clone()) * NUMBERS);
         let lanes = k.let_("lanes", len.clone().div_ceil(256) * 64u64);
-        let v = Lanes { lanes: lanes.clone(), temporary: [p, q, r, s], masks };
-        let word = |i: u64| words.at(i * LANES);
-        // Counter: block, stream, step.
+        let v = Lanes { lanes: lanes.clone(), digits, either: p, both: q, masks };
+        // Counter: block, stream, step. Where a block's lower half leaves 16 bits, its upper one grows.
         let begin = k.let_("begin", first.clone() + start.clone() / 4u64);
-        let begin = k.let_("begin_word", signed(&begin));
-        k.issue(Ramp { dst: word(0), first: 0.into(), count: lanes.clone() });
+        let [low, high] = v.halves(&words.at(0));
+        k.issue(Ramp { dst: low.clone(), first: 0.into(), count: lanes.clone() });
         k.barrier(Barrier::V);
-        v.scaled(k, Scaled::Adds, word(0), word(0), begin);
-        for (i, value) in [(1, signed(&stream)), (2, step_low.clone()), (3, step_high.clone())] {
-            k.duplicate(word(i), value, Over::Count(lanes.clone()));
+        v.scaled(k, Scaled::Adds, &low, &low, half(&begin, 0));
+        v.upper_half(k, &high, &low);
+        v.scaled(k, Scaled::Adds, &high, &high, half(&begin, 1));
+        v.masked(k, &words.at(0), &words.at(0), masks[0], 2);
+        for (i, value) in [(1, &stream), (2, &step_low), (3, &step_high)] {
+            v.fill(k, &words.at(i * WORD), value);
         }
-        k.duplicate(grown_a.at(0), seed_low.clone(), Over::Count(lanes.clone()));
-        k.duplicate(grown_b.at(0), seed_high.clone(), Over::Count(lanes.clone()));
-        k.barrier(Barrier::V);
-        k.for_each("round", 0, 10, 1, |k, _| {
-            let halves = [(2, 1, upper_b, FACTORS[1]), (0, 3, upper_a, FACTORS[0])];
-            for (from, with, upper, factor) in halves {
-                v.upper(k, upper.at(0), word(from), factor);
-                v.xor(k, upper.at(0), upper.at(0), word(with));
-                v.scaled(k, Scaled::Muls, word(with), word(from), i64::from(factor as i32));
-            }
-            for (to, upper, grown, growth) in
-                [(0, upper_b, grown_a, GROWTH[0]), (2, upper_a, grown_b, GROWTH[1])]
+        k.for_each("round", 0, 10, 1, |k, round| {
+            // Each round leaves word i where word i + 1 was: the lower product where its operand was.
+            let [c0, c1, c2, c3] =
+                [0, 1, 2, 3].map(|i| words.at(k.let_("word", (round.clone() + i) % 4 * WORD)));
+            let (upper_a, upper_b, key_halves) = (upper_a.at(0), upper_b.at(0), key_halves.at(0));
+            v.product(k, &c2, &upper_b, FACTORS[1]);
+            v.product(k, &c0, &upper_a, FACTORS[0]);
+            for (word, upper, seed, growth) in
+                [(c1, upper_b, &seed_low, GROWTH[0]), (c3, upper_a, &seed_high, GROWTH[1])]
             {
-                v.xor(k, word(to), upper.at(0), grown.at(0));
-                v.scaled(k, Scaled::Adds, grown.at(0), grown.at(0), i64::from(growth as i32));
+                v.xor(k, &upper, &upper, &word);
+                let key = k.let_("key", seed.clone() + round.clone() * u64::from(growth));
+                v.fill(k, &key_halves, &key);
+                v.xor(k, &word, &upper, &key_halves);
             }
         });
         for i in 0..4 {
-            v.shift_right(k, word(i), word(i), 8);
-            k.cast(words.cast(Elem::F32).at(i * LANES), word(i), Round::None, Over::Count(lanes.clone()));
-            k.barrier(Barrier::V);
-            let float = words.cast(Elem::F32).at(i * LANES);
-            v.scaled(k, Scaled::Muls, float.clone(), float, 1.0 / (1u32 << 24) as f32);
+            // The upper 24 bits of the word, exact in f32: its upper half, and the second byte.
+            let [low, high] = v.halves(&words.at((i + 10) % 4 * WORD));
+            v.masked(k, &low, &low, masks[2], 1);
+            let [second, upper] = v.halves(&p.cast(Elem::F32).at(0));
+            for (from, to, unit) in [(low, &second, 32), (high, &upper, 16)] {
+                k.cast(to.clone(), from, Round::None, v.over(1));
+                k.barrier(Barrier::V);
+                v.scaled(k, Scaled::Muls, to, to, 1.0 / (1u64 << unit) as f32);
+            }
+            v.binary(k, Binary::Add, &floats.at(i * LANES), &second, &upper);
         }
         k.wait_flag(Pipe::Mte3, Pipe::V, 0);
         k.issue(Gather {
             dst: result.at(0),
-            src: words.cast(Elem::F32).at(0),
+            src: floats.at(0),
             offsets: order.cast(Elem::U32).at(0),
             base: 0.into(),
             count: lanes * 4u64,
@@ -167,10 +175,9 @@ pub fn uniform_blocks(numbers: u64) -> u32 {
     (numbers / NUMBERS).clamp(1, u32::MAX.into()) as u32
 }
 
-/// The low 32 bits of a number of 32 bits as a signed one.
-fn signed(x: &Scalar) -> Scalar {
-    let top = x.clone().binary(ScalarBinary::Shr, 31).binary(ScalarBinary::And, 1);
-    x.clone() - top * (1i64 << 32)
+/// The lower (0) or the upper (1) half of a number's low 32 bits.
+fn half(x: &Scalar, which: i64) -> Scalar {
+    x.clone().binary(ScalarBinary::Shr, 16 * which).binary(ScalarBinary::And, 0xffff)
 }
 
 /// `out[i] = i · step`
@@ -205,100 +212,112 @@ fn interleaved(k: &mut Builder, order: Buf, p: Buf, q: Buf) {
     }
 }
 
-/// Arithmetic on unsigned words, lane by lane; each instruction is done before the next starts.
+/// Arithmetic on words in halves, lane by lane; each instruction is done before the next starts.
 struct Lanes {
     lanes: Scalar,
-    temporary: [Buf; 4],
-    /// [`MASKS`] for a repeat each, on chips without shifts.
-    masks: Option<[Buf; 4]>,
+    digits: [Buf; 3],
+    either: Buf,
+    both: Buf,
+    /// [`MASKS`] for a repeat each.
+    masks: [Buf; 3],
 }
 
 impl Lanes {
-    fn over(&self) -> Over {
-        Over::Count(self.lanes.clone())
+    /// Elements of `times` halves.
+    fn over(&self, times: u64) -> Over {
+        Over::Count(self.lanes.clone() * times)
     }
 
-    fn scaled(&self, k: &mut Builder, op: Scaled, dst: View, src: View, by: impl Into<Scalar>) {
-        k.scaled(op, dst, src, by, self.over());
+    /// The lower and the upper halves of a word.
+    fn halves(&self, word: &View) -> [View; 2] {
+        [word.clone(), word.add(self.lanes.clone())]
+    }
+
+    fn scaled(&self, k: &mut Builder, op: Scaled, dst: &View, src: &View, by: impl Into<Scalar>) {
+        k.scaled(op, dst.clone(), src.clone(), by, self.over(1));
         k.barrier(Barrier::V);
     }
 
-    fn binary(&self, k: &mut Builder, op: Binary, dst: View, a: View, b: View) {
-        k.binary(op, dst, a, b, self.over());
+    fn binary(&self, k: &mut Builder, op: Binary, dst: &View, a: &View, b: &View) {
+        k.binary(op, dst.clone(), a.clone(), b.clone(), self.over(1));
         k.barrier(Barrier::V);
     }
 
-    /// `dst = src >> by` for 8 or 16, with zeros from above. 310P has no shifts: without its lower bits a word is exact in
-    /// f32, and so is its quotient, whose sign goes with the upper bits.
-    fn shift_right(&self, k: &mut Builder, dst: View, src: View, by: u32) {
-        let Some([low_half, high_half, high_24, low_24]) = self.masks else {
-            let unsigned = |x: View| View { elem: Elem::U32, ..x };
-            return self.scaled(k, Scaled::ShiftRight, unsigned(dst), unsigned(src), i64::from(by));
-        };
-        let [upper, lower] = if by == 16 { [high_half, low_half] } else { [high_24, low_24] };
+    /// A word that is the same in every lane: the low 32 bits of a number.
+    fn fill(&self, k: &mut Builder, word: &View, value: &Scalar) {
+        for (to, which) in self.halves(word).into_iter().zip(0..) {
+            k.duplicate(to, half(value, which), self.over(1));
+        }
+        k.barrier(Barrier::V);
+    }
+
+    /// `dst = ⌊src / 2¹⁶⌋`. 310P has no shifts: without its lower half an i32 is exact in f32, and so is its quotient.
+    fn upper_half(&self, k: &mut Builder, dst: &View, src: &View) {
+        if k.arch() == Arch::A2 {
+            return self.scaled(k, Scaled::ShiftRight, dst, src, 16);
+        }
         let float = View { elem: Elem::F32, ..dst.clone() };
-        self.masked(k, dst.clone(), src, upper);
-        k.cast(float.clone(), dst.clone(), Round::None, self.over());
+        self.masked(k, dst, src, self.masks[1], 1);
+        k.cast(float.clone(), dst.clone(), Round::None, self.over(1));
         k.barrier(Barrier::V);
-        self.scaled(k, Scaled::Muls, float.clone(), float.clone(), 1.0 / (1u32 << by) as f32);
-        k.cast(dst.clone(), float, Round::Rint, self.over());
+        self.scaled(k, Scaled::Muls, &float, &float, 1.0 / 65536.0f32);
+        k.cast(dst.clone(), float, Round::Rint, self.over(1));
         k.barrier(Barrier::V);
-        self.masked(k, dst.clone(), dst, lower);
     }
 
-    /// `dst = src % 2¹⁶`
-    fn low_half(&self, k: &mut Builder, dst: View, src: View) {
-        match self.masks {
-            Some([halves, ..]) => self.masked(k, dst, src, halves),
-            None => {
-                self.scaled(k, Scaled::ShiftLeft, dst.clone(), src, 16);
-                self.shift_right(k, dst.clone(), dst, 16);
-            }
-        }
-    }
-
-    /// `dst = src & mask`, of a mask for one repeat.
-    fn masked(&self, k: &mut Builder, dst: View, src: View, mask: Buf) {
-        let half = |x: View| Vector::from(View { elem: Elem::U16, offset: x.offset * 2u64, ..x });
-        let repeat = self.lanes.clone() / Elem::I32.per_repeat();
+    /// `dst = src & mask` of `times` halves, by a mask for one repeat.
+    fn masked(&self, k: &mut Builder, dst: &View, src: &View, mask: Buf, times: u64) {
+        // Views of 16 bits begin at twice as many elements.
+        let bits =
+            |x: &View| Vector::from(View { elem: Elem::U16, offset: x.offset.clone() * 2u64, ..x.clone() });
+        let repeat = self.lanes.clone() * times / Elem::I32.per_repeat();
         let over = Over::Repeats { mask: Mask::First(Elem::U16.per_repeat().into()), repeat };
-        let src1 = Vector { repeat: 0, ..half(mask.at(0)) };
-        k.issue(BinaryOp { op: Binary::And, dst: half(dst), src0: half(src), src1, over });
+        let src1 = Vector { repeat: 0, ..bits(&mask.at(0)) };
+        k.issue(BinaryOp { op: Binary::And, dst: bits(dst), src0: bits(src), src1, over });
         k.barrier(Barrier::V);
     }
 
-    /// The bits of one of two operands: those of either without those of both, so that nothing is borrowed.
-    fn xor(&self, k: &mut Builder, dst: View, a: View, b: View) {
-        let [p, q, ..] = self.temporary;
-        for (op, to) in [(Binary::Or, p), (Binary::And, q)] {
-            // Views of 16 bits begin at twice as many elements.
-            let half = |x: View| View { elem: Elem::U16, offset: x.offset * 2u64, ..x };
-            let over = Over::Count(self.lanes.clone() * 2u64);
-            let (dst, src0, src1) = (half(to.at(0)).into(), half(a.clone()).into(), half(b.clone()).into());
-            k.issue(BinaryOp { op, dst, src0, src1, over });
+    /// The bits of one of two words: those of either without those of both, so that nothing is borrowed.
+    fn xor(&self, k: &mut Builder, dst: &View, a: &View, b: &View) {
+        let bits = |x: &View| View { elem: Elem::U16, offset: x.offset.clone() * 2u64, ..x.clone() };
+        let (either, both) = (self.either.at(0), self.both.at(0));
+        for (op, to) in [(Binary::Or, &either), (Binary::And, &both)] {
+            k.binary(op, bits(to), bits(a), bits(b), self.over(4));
         }
         k.barrier(Barrier::V);
-        self.binary(k, Binary::Sub, dst, p.at(0), q.at(0));
+        k.binary(Binary::Sub, dst.clone(), either, both, self.over(2));
+        k.barrier(Barrier::V);
     }
 
-    /// The upper word of `src · factor`. With a = 2¹⁶ a₁ + a₀ and likewise m:
-    /// u = a₁ m₀ + ⌊a₀ m₀ / 2¹⁶⌋ and v = a₀ m₁ + u % 2¹⁶ are words, and the result is a₁ m₁ + ⌊u / 2¹⁶⌋ + ⌊v / 2¹⁶⌋.
-    fn upper(&self, k: &mut Builder, dst: View, src: View, factor: u32) {
-        let [a0, a1, u, v] = self.temporary.map(|b| b.at(0));
-        let [m0, m1] = [factor & 0xffff, factor >> 16].map(i64::from);
-        self.low_half(k, a0.clone(), src.clone());
-        self.shift_right(k, a1.clone(), src, 16);
-        self.scaled(k, Scaled::Muls, v.clone(), a0.clone(), m0);
-        self.shift_right(k, v.clone(), v.clone(), 16);
-        self.scaled(k, Scaled::Muls, u.clone(), a1.clone(), m0);
-        self.binary(k, Binary::Add, u.clone(), u.clone(), v.clone());
-        self.scaled(k, Scaled::Muls, v.clone(), a0.clone(), m1);
-        self.low_half(k, a0.clone(), u.clone());
-        self.binary(k, Binary::Add, v.clone(), v.clone(), a0);
-        self.scaled(k, Scaled::Muls, dst.clone(), a1, m1);
-        for part in [u, v] {
-            self.shift_right(k, part.clone(), part.clone(), 16);
-            self.binary(k, Binary::Add, dst.clone(), dst.clone(), part);
+    /// The product of a word `2¹⁶ a₁ + a₀` and a factor `2³² + 2¹⁶ m₁ + m₀` of signed digits: the lower word in its
+    /// place, the upper one in `upper`. With t = a₀ m₀, u = a₁ m₀ + ⌊t / 2¹⁶⌋ and v = a₀ m₁ + u % 2¹⁶ the lower word has
+    /// the halves t and v, and the upper one is the word itself plus a₁ m₁ + ⌊u / 2¹⁶⌋ + ⌊v / 2¹⁶⌋.
+    fn product(&self, k: &mut Builder, word: &View, upper: &View, factor: u32) {
+        let [t, u, v] = &self.digits.map(|b| b.at(0));
+        let ([a0, a1], [low, high]) = (&self.halves(word), &self.halves(upper));
+        let m0 = i64::from(factor as i16);
+        let m1 = i64::from(((i64::from(factor) - m0) >> 16) as i16);
+        debug_assert_eq!(i64::from(factor), (1 << 32) + (m1 << 16) + m0);
+        self.scaled(k, Scaled::Muls, t, a0, m0);
+        self.scaled(k, Scaled::Muls, u, a1, m0);
+        self.scaled(k, Scaled::Muls, v, a0, m1);
+        self.scaled(k, Scaled::Muls, high, a1, m1);
+        self.upper_half(k, low, t);
+        self.binary(k, Binary::Add, u, u, low);
+        self.masked(k, low, u, self.masks[0], 1);
+        self.binary(k, Binary::Add, v, v, low);
+        for carry in [u, v] {
+            self.upper_half(k, low, carry);
+            self.binary(k, Binary::Add, high, high, low);
         }
+        self.masked(k, low, high, self.masks[0], 1);
+        self.upper_half(k, u, high);
+        self.binary(k, Binary::Add, low, low, a0);
+        self.binary(k, Binary::Add, high, u, a1);
+        self.upper_half(k, u, low);
+        self.binary(k, Binary::Add, high, high, u);
+        self.masked(k, upper, upper, self.masks[0], 2);
+        self.masked(k, a0, t, self.masks[0], 1);
+        self.masked(k, a1, v, self.masks[0], 1);
     }
 }

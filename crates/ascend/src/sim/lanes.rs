@@ -352,6 +352,19 @@ impl Reach<'_, '_> {
         }
     }
 
+    /// True if a lane of a batch takes part and its element has been written.
+    pub(super) fn is_written(&self, walk: &Walk, v: &Vector<Value>, batch: &Batch, lane: usize) -> bool {
+        let (size, (at, reach)) = (v.view.elem.size() as usize, walk.hull(v, batch));
+        let Some(defined) = self.defined(v.view.base, at, reach) else { return false };
+        let mut written = false;
+        walk.parts(v, batch, |from, first, lanes| {
+            if (first..first + lanes).contains(&lane) {
+                written = defined[from + (lane - first) * size..][..size].iter().all(|&b| b != 0);
+            }
+        });
+        written && walk.is_active(lane % batch.lanes)
+    }
+
     /// Reads the lanes of a batch.
     ///
     /// # Errors

@@ -21,8 +21,8 @@ impl Reach<'_, '_> {
                 let len = n(&x.len) * unit;
                 let (from, to) = (start(&x.src), start(&x.dst));
                 for i in 0..n(&x.blocks) {
-                    let from = (from.0, from.1 + i * (len + n(&x.src_gap) * unit));
-                    let to = (to.0, to.1 + i * (len + n(&x.dst_gap) * unit));
+                    let from = (from.0, from.1.saturating_add(i * (len + n(&x.src_gap) * unit)));
+                    let to = (to.0, to.1.saturating_add(i * (len + n(&x.dst_gap) * unit)));
                     self.put(from, to, len as usize, x.dst.elem, x.atomic)?;
                 }
                 Ok(())
@@ -109,7 +109,7 @@ impl Reach<'_, '_> {
         self.must_be_defined("what is there", to.0, to.1, len)?;
         let bytes = self.read(from.0, from.1, len)?.to_vec();
         let size = elem.size() as usize;
-        let saturates = self.saturates(elem);
+        let (saturates, checked) = (self.saturates(elem), self.checked);
         for (there, new) in self.write(to.0, to.1, len)?.chunks_mut(size).zip(bytes.chunks(size)) {
             if elem.is_float() {
                 let (mut a, mut b) = ([0.0], [0.0]);
@@ -132,6 +132,11 @@ impl Reach<'_, '_> {
                     AtomicOp::Max => a.max(b),
                     AtomicOp::Min => a.min(b),
                 };
+                let half = 1i64 << (size * 8 - 1);
+                if checked && !(-half..half).contains(&x) {
+                    let message = format!("an atomic sum is {x}, beyond {elem}: chips may saturate it");
+                    return Err(Fault::new(Rule::Overflow, message));
+                }
                 write_int(elem, x, there);
             }
         }
@@ -149,8 +154,8 @@ impl Reach<'_, '_> {
         if *access == Access::Workspace {
             return Ok(());
         }
-        let end = (elements * elem.size()) as i64;
-        let inside = (end - to.1).clamp(0, len as i64) as usize;
+        let end = i64::try_from(elements.saturating_mul(elem.size())).unwrap_or(i64::MAX);
+        let inside = end.saturating_sub(to.1).clamp(0, len as i64) as usize;
         self.must_be_defined("src", from.0, from.1, inside)
     }
 
@@ -160,15 +165,17 @@ impl Reach<'_, '_> {
         let into = self.program.space(x.src.base) == Space::Gm;
         for i in 0..n(&x.blocks) {
             if !into {
-                let from = (x.src.base, x.src.byte() + i * ((bytes + 31) / 32 * 32 + n(&x.src_gap) * 32));
-                let to = (x.dst.base, x.dst.byte() + i * (bytes + n(&x.dst_gap)));
+                let row = (bytes + 31) / 32 * 32 + n(&x.src_gap) * 32;
+                let from = (x.src.base, x.src.byte().saturating_add(i * row));
+                let to = (x.dst.base, x.dst.byte().saturating_add(i * (bytes + n(&x.dst_gap))));
                 self.put(from, to, bytes as usize, elem, x.atomic)?;
                 continue;
             }
-            let from = (x.src.base, x.src.byte() + i * (bytes + n(&x.src_gap)));
+            let from = (x.src.base, x.src.byte().saturating_add(i * (bytes + n(&x.src_gap))));
             let (left, right) = (i64::from(x.left) * size, i64::from(x.right) * size);
             let row = (left + bytes + right + 31) / 32 * 32;
-            let at = x.dst.byte() + i * (row + n(&x.dst_gap) * 32);
+            // Far outside is outside, with room for what is added.
+            let at = x.dst.byte().clamp(-(1 << 60), 1 << 60) + i * (row + n(&x.dst_gap) * 32);
             self.copy(from, (x.dst.base, at + left), bytes as usize)?;
             // The fillers: before the row, and behind it up to whole blocks.
             for (begin, end) in [(at, at + left), (at + left + bytes, at + row)] {

@@ -7,6 +7,7 @@ use super::Fault;
 use super::lanes::{Batch, Lanes, Number, Walk};
 use super::memory::{Reach, start};
 use super::numbers::*;
+use crate::kernel::finding::Rule;
 use crate::kernel::*;
 
 type Done = Result<(), Fault>;
@@ -36,6 +37,41 @@ impl Reach<'_, '_> {
         })?;
         self.follow(walk, operands[0], &operands[1..]);
         Ok(())
+    }
+
+    /// The same of sums, differences and products, which have to stay within their type unless they are marked as
+    /// wrapping: chips saturate them where a control bit says so. Elements that nothing has written count for nothing.
+    fn whole(
+        &mut self,
+        operands: &[&Vector<Value>],
+        over: &Over<Value>,
+        f: impl Fn(i64, i64) -> i64,
+    ) -> Done {
+        if !self.checked {
+            return self.ints(operands, over, f);
+        }
+        let dst = operands[0];
+        let half = 1i64 << (dst.view.elem.size() * 8 - 1);
+        let walk = Walk::new(operands, over, dst.view.elem);
+        let mut beyond = Vec::new();
+        self.each::<i64>(walk, Some(dst), &operands[1..], |lanes, batch| {
+            let [x0, x1, _] = &lanes.x;
+            for (lane, (o, (a, b))) in lanes.out[..batch.len()].iter_mut().zip(x0.iter().zip(x1)).enumerate()
+            {
+                *o = f(*a, *b);
+                if !(-half..half).contains(o) {
+                    beyond.push((*batch, lane, *o));
+                }
+            }
+        })?;
+        self.follow(walk, dst, &operands[1..]);
+        match beyond.iter().find(|(batch, lane, _)| self.is_written(&walk, dst, batch, *lane)) {
+            None => Ok(()),
+            Some((_, _, x)) => Err(Fault::new(
+                Rule::Overflow,
+                format!("a result is {x}, beyond {}: chips may saturate it", dst.view.elem),
+            )),
+        }
     }
 
     /// Executes an instruction of the vector unit.
@@ -97,8 +133,11 @@ impl Reach<'_, '_> {
         if !elem.is_float() {
             let operands = [&x.dst, &x.src0, &x.src1];
             return match x.op {
-                Binary::Add => self.ints(&operands, &x.over, i64::wrapping_add),
-                Binary::Sub => self.ints(&operands, &x.over, i64::wrapping_sub),
+                Binary::Add => self.whole(&operands, &x.over, i64::wrapping_add),
+                Binary::Sub => self.whole(&operands, &x.over, i64::wrapping_sub),
+                Binary::Mul => self.whole(&operands, &x.over, i64::wrapping_mul),
+                Binary::AddWrapping => self.ints(&operands, &x.over, i64::wrapping_add),
+                Binary::SubWrapping => self.ints(&operands, &x.over, i64::wrapping_sub),
                 Binary::Max => self.ints(&operands, &x.over, i64::max),
                 Binary::Min => self.ints(&operands, &x.over, i64::min),
                 Binary::And => self.ints(&operands, &x.over, |a, b| a & b),
@@ -140,8 +179,10 @@ impl Reach<'_, '_> {
             let bits = elem.size() as i64 * 8;
             let operands = [&x.dst, &x.src];
             return match x.op {
-                Scaled::Adds => self.ints(&operands, &x.over, |a, _| a.wrapping_add(s)),
-                Scaled::Muls => self.ints(&operands, &x.over, |a, _| a.wrapping_mul(s)),
+                Scaled::Adds => self.whole(&operands, &x.over, |a, _| a.wrapping_add(s)),
+                Scaled::Muls => self.whole(&operands, &x.over, |a, _| a.wrapping_mul(s)),
+                Scaled::AddsWrapping => self.ints(&operands, &x.over, |a, _| a.wrapping_add(s)),
+                Scaled::MulsWrapping => self.ints(&operands, &x.over, |a, _| a.wrapping_mul(s)),
                 Scaled::Maxs => self.ints(&operands, &x.over, |a, _| a.max(s)),
                 Scaled::Mins => self.ints(&operands, &x.over, |a, _| a.min(s)),
                 Scaled::ShiftLeft if s < bits => self.ints(&operands, &x.over, |a, _| a << s.max(0)),

@@ -3,7 +3,7 @@
 use headwater_ascend::emit::{BEGIN, END, emit};
 use headwater_ascend::kernel::*;
 use headwater_ascend::kernels::{Attention, HeadRows, Matmul, Matrix, add, attention, matmul};
-use headwater_ascend::{Arch, Rule};
+use headwater_ascend::{Arch, Finding, Rule};
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -115,7 +115,11 @@ fn vectors(arch: Arch) -> Program {
         k.unary(*op, c.cast(view).at(0).strided(1, 9), a.cast(view).at(0), over());
     }
     for op in Binary::ALL {
-        let view = if matches!(op, Binary::And | Binary::Or) { Elem::I16 } else { Elem::F32 };
+        let view = match op {
+            Binary::And | Binary::Or => Elem::I16,
+            Binary::AddWrapping | Binary::SubWrapping | Binary::MulWrapping => Elem::I32,
+            _ => Elem::F32,
+        };
         let [d, s, t] = [c, a, b].map(|buffer| buffer.cast(view).at(0));
         k.binary(*op, &d, &s, &t, Over::count(n.clone()));
         k.binary(*op, d, s.strided(0, 1), t, Over::bits([0x5555, 0], 3));
@@ -125,8 +129,9 @@ fn vectors(arch: Arch) -> Program {
         if shift && arch == Arch::P310 {
             continue;
         }
-        let view = if shift { Elem::U32 } else { Elem::F32 };
-        let scalar = if shift { Scalar::Int(3) } else { scale.clone() * 2.0f32 };
+        let wraps = matches!(op, Scaled::AddsWrapping | Scaled::MulsWrapping);
+        let view = if shift { Elem::U32 } else { [Elem::F32, Elem::I32][usize::from(wraps)] };
+        let scalar = if shift || wraps { Scalar::Int(3) } else { scale.clone() * 2.0f32 };
         k.scaled(*op, c.cast(view).at(0), a.cast(view).at(0), scalar.clone(), Over::count(100));
         k.scaled(*op, c.cast(view).at(0), a.cast(view).at(0), scalar, over());
     }
@@ -231,7 +236,7 @@ fn cubes(arch: Arch) -> Program {
         dst_gap: 0.into(),
         transpose: true,
     });
-    k.issue(LoadData3d {
+    let image = LoadData3d {
         dst: a.at(0),
         src: l1.at(0),
         size: [8, 8],
@@ -246,7 +251,10 @@ fn cubes(arch: Arch) -> Program {
         pad: [1, 1, 1, 1],
         pad_value: 0.into(),
         transpose: false,
-    });
+        pro: false,
+    };
+    k.issue(image.clone());
+    k.issue(LoadData3d { channels: 32.into(), pro: true, ..image });
     let mut product = Mmad {
         c: c.at(0),
         a: a.at(0),
@@ -415,5 +423,148 @@ fn flags_of_the_library_are_left_to_it() {
         let lines: Vec<&str> = source.lines().map(str::trim).collect();
         let at = lines.iter().position(|line| line.starts_with("CreateVecIndex(")).unwrap();
         assert_eq!(lines[at - 2..at], ["SetFlag<HardEvent::V_S>(5);", "WaitFlag<HardEvent::V_S>(5);"]);
+    }
+}
+
+/// Every rule of a tile's load, broken alone: of asc-devkit's page on `LoadData` of images, and of its header's check.
+#[test]
+fn rules_of_images_are_kept() {
+    type Change = fn(&mut LoadData3d);
+    type Legal = Result<Program, Box<Finding>>;
+    // A legal instruction of each form; `right` goes to L0B.
+    let load = |arch: Arch, elem: Elem, right: bool, pro: bool, change: &dyn Fn(&mut LoadData3d)| -> Legal {
+        let unit = if arch == Arch::A2 { Unit::Cube } else { Unit::Whole };
+        let mut k = Builder::new("load", arch, unit);
+        let image = k.buffer("image", Space::L1, elem, 65536, None);
+        let near = k.buffer("near", if right { Space::L0b } else { Space::L0a }, elem, 8192, None);
+        let mut x = LoadData3d {
+            dst: near.at(0),
+            src: image.at(0),
+            size: [1, 64],
+            channels: (32 / elem.size() + 4).into(),
+            k: 32.into(),
+            m: 32.into(),
+            k_start: 0.into(),
+            m_start: 0.into(),
+            stride: [1, 1],
+            filter: [1, 1],
+            dilation: [1, 1],
+            pad: [0; 4],
+            pad_value: 0.into(),
+            transpose: false,
+            pro,
+        };
+        change(&mut x);
+        k.issue(x);
+        k.finish()
+    };
+    let refused = |what: &str, rule: Rule, result: Legal| match result {
+        Err(finding) => assert_eq!(finding.rule, rule, "{what}: {finding}"),
+        Ok(_) => panic!("{what} is taken"),
+    };
+    let fields: [(&str, Rule, Change); 26] = [
+        ("an image without rows", Rule::Range, |x| x.size[0] = 0),
+        ("an image of 32768 rows", Rule::Range, |x| x.size[0] = 32768),
+        ("an image without columns", Rule::Range, |x| x.size[1] = 0),
+        ("an image of 32768 columns", Rule::Range, |x| x.size[1] = 32768),
+        ("no channels", Rule::Range, |x| x.channels = 0.into()),
+        ("65536 channels", Rule::Range, |x| x.channels = 65536.into()),
+        ("no columns", Rule::Range, |x| x.k = 0.into()),
+        ("65536 columns", Rule::Range, |x| x.k = 65536.into()),
+        ("columns of a part of a fractal", Rule::Alignment, |x| x.k = 28.into()),
+        ("no rows", Rule::Range, |x| x.m = 0.into()),
+        ("65536 rows", Rule::Range, |x| x.m = 65536.into()),
+        ("rows of a part of a fractal", Rule::Alignment, |x| x.m = 24.into()),
+        ("a first column within a fractal", Rule::Alignment, |x| x.k_start = 4.into()),
+        ("a first column of 65536", Rule::Range, |x| x.k_start = 65536.into()),
+        ("a first row within a fractal", Rule::Alignment, |x| x.m_start = 8.into()),
+        ("a first row of 32768", Rule::Range, |x| x.m_start = 32768.into()),
+        ("a stride of 0", Rule::Range, |x| x.stride[1] = 0),
+        ("a stride of 64", Rule::Range, |x| x.stride[0] = 64),
+        ("a filter of 0", Rule::Range, |x| x.filter[0] = 0),
+        ("a filter of 256", Rule::Range, |x| x.filter[1] = 256),
+        ("a dilation of 0", Rule::Range, |x| x.dilation[0] = 0),
+        ("a dilation of 256", Rule::Range, |x| x.dilation[1] = 256),
+        ("padding of 256", Rule::Range, |x| x.pad[3] = 256),
+        ("a source within a block", Rule::Alignment, |x| x.src.offset = 8.into()),
+        ("a destination within a fractal", Rule::Alignment, |x| x.dst.offset = 16.into()),
+        ("other types", Rule::Unsupported, |x| x.dst.elem = Elem::I16),
+    ];
+    let ends: [Change; 6] = [
+        |x| x.size = [32767, 32767],
+        |x| (x.stride, x.filter, x.dilation) = ([63, 63], [255, 255], [255, 255]),
+        |x| x.pad = [255; 4],
+        |x| x.m_start = 32752.into(),
+        |x| x.k_start = 65504.into(),
+        |x| x.channels = 65524.into(),
+    ];
+    for (arch, pro) in Arch::ALL.into_iter().flat_map(|arch| [(arch, false), (arch, true)]) {
+        let of = |change: Change| load(arch, Elem::F16, false, pro, &change);
+        of(|_| {}).unwrap();
+        fields.iter().for_each(|(what, rule, change)| refused(what, *rule, of(*change)));
+        // Fields at their ends, some of images beyond the buffer.
+        for end in ends {
+            assert!(of(end).err().is_none_or(|finding| finding.rule == Rule::Bounds));
+        }
+        // Tiles are transposed on their way to L0A, where they are of 16 bits.
+        let turned: Change = |x| x.transpose = true;
+        of(turned).unwrap();
+        refused("a transposed tile for L0B", Rule::Unsupported, load(arch, Elem::F16, true, pro, &turned));
+        refused("a transposed tile of bytes", Rule::Unsupported, load(arch, Elem::I8, false, pro, &turned));
+        // Types of each chip, and of each memory.
+        let types = [Elem::I8, Elem::U8, Elem::F16, Elem::BF16, Elem::I32, Elem::U32, Elem::F32];
+        for (elem, right) in types.into_iter().flat_map(|elem| [(elem, false), (elem, true)]) {
+            let has = match arch {
+                Arch::P310 => elem.size() == 1 && !(pro && right) || elem == Elem::F16,
+                Arch::A2 => elem.size() > 1 || !right,
+            };
+            match has {
+                true => drop(load(arch, elem, right, pro, &|_| {}).unwrap()),
+                false => refused(elem.name(), Rule::Unsupported, load(arch, elem, right, pro, &|_| {})),
+            }
+        }
+        // Channels beside whole fractals: 310P has none of the first form but a single one.
+        let all = pro || arch == Arch::A2;
+        for (elem, channels, taken) in [
+            (Elem::F16, 4, true),
+            (Elem::F16, 8, true),
+            (Elem::F16, 12, false),
+            (Elem::F16, 16, true),
+            (Elem::F16, 18, false),
+            (Elem::F16, 20, true),
+            (Elem::F16, 24, true),
+            (Elem::F16, 32, all),
+            (Elem::F16, 128, all),
+            (Elem::F16, 256, all),
+            (Elem::I8, 4, true),
+            (Elem::I8, 12, false),
+            (Elem::I8, 16, true),
+            (Elem::I8, 32, true),
+            (Elem::I8, 48, true),
+            (Elem::I8, 64, all),
+            (Elem::F32, 4, arch == Arch::A2),
+            (Elem::F32, 6, false),
+            (Elem::F32, 12, arch == Arch::A2),
+            (Elem::F32, 64, arch == Arch::A2),
+        ] {
+            let result = load(arch, elem, false, pro, &|x| x.channels = channels.into());
+            let legal = result.err().is_none_or(|finding| finding.rule == Rule::Bounds);
+            assert_eq!(legal, taken, "{arch} {elem} {channels} {pro}");
+        }
+    }
+}
+
+/// Products of 310P use the form that takes whole fractals of channels.
+#[test]
+fn products_load_by_the_form_that_their_chip_has() {
+    for (arch, own, other) in [
+        (Arch::P310, "LoadData3DParamsV2Pro params_;", "LoadData3DParamsV2<"),
+        (Arch::A2, "LoadData3DParamsV2<half> params_;", "LoadData3DParamsV2Pro"),
+    ] {
+        for transposed in [[false, false], [false, true], [true, false], [true, true]] {
+            let source = emit(&matmul(arch, &product(transposed)).unwrap());
+            let code = source.split(BEGIN).next().unwrap();
+            assert!(code.contains(own) && !code.contains(other), "{arch} {transposed:?}");
+        }
     }
 }

@@ -21,6 +21,7 @@ mod matmul;
 mod narrow_products;
 mod native;
 mod operators;
+mod overflow;
 mod philox;
 mod places;
 mod rms_norm;

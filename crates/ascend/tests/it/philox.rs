@@ -42,7 +42,9 @@ fn numbers_are_those_of_the_definition() {
         }
         // Words and counters whose uppermost bit is set.
         right(arch, 500, [-1, i64::MIN], u32::MAX, 1 << 31);
-        right(arch, 3000, [0x0123_4567_89ab_cdef, -9], 1 << 31, u32::MAX - 760);
+        // The counter comes to 2^32 within a task, and between tasks.
+        right(arch, 13_200, [0x0123_4567_89ab_cdef, -9], 1 << 31, u32::MAX - 760);
+        right(arch, 13_203, [i64::MAX, 1 << 40], 0x8000_ffff, u32::MAX - 2047);
     }
 }
 

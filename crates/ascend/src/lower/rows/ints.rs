@@ -2,8 +2,9 @@
 //!
 //! The chips compute integers in 32 bits, and so do the programs that come here (`RowProgram::computes_in_i64`): what
 //! leaves 32 bits, such as sums and products, is cut to its lower word before anything else is made of it. Each value
-//! carries the range of its numbers, from the types of operands, the sizes of counters and constants: divisions and
-//! reductions go through f32 and are exact for small numbers alone.
+//! carries the range of its numbers, from the types of operands, the sizes of counters and constants: sums and products
+//! that may leave 32 bits are marked (`add_wrapping`); divisions and reductions go through f32 and are exact for small
+//! numbers alone.
 
 use super::body::Body;
 use super::register::{Done, Register, WORD, compare, float, int, limits, refuse};
@@ -21,6 +22,11 @@ const SMALL: i128 = 1 << 21;
 /// Largest divisor.
 const DIVISOR: i128 = 1 << 19;
 
+/// The product by -1 of integers whose largest magnitude is `most`.
+fn times(most: i128) -> Scaled {
+    if most > WORD.1.into() { Scaled::MulsWrapping } else { Scaled::Muls }
+}
+
 impl Body<'_> {
     pub(super) fn unary_int(&mut self, op: Unary, x: Held, range: Option<(i64, i64)>) -> Done {
         let u = &mut self.u;
@@ -31,9 +37,9 @@ impl Body<'_> {
         let Some((low, high)) = range else { return refuse("i64 arithmetic") };
         let (low, high) = (i128::from(low), i128::from(high));
         Ok(match op {
-            Unary::Neg => int(u.scaled(Scaled::Muls, x, -1), -high, -low),
+            Unary::Neg => int(u.scaled(times(-low), x, -1), -high, -low),
             Unary::Abs => {
-                let minus = u.scaled(Scaled::Muls, x, -1);
+                let minus = u.scaled(times(-low), x, -1);
                 u.binary_to(V::Max, minus, minus, x);
                 int(minus, 0, high.max(-low))
             }
@@ -85,11 +91,12 @@ impl Body<'_> {
             Binary::And | Binary::Or | Binary::Xor => (WORD.0.into(), WORD.1.into()),
             _ => return refuse(format!("{op:?} of integers")),
         };
+        let leaves = low < WORD.0.into() || high > WORD.1.into();
         let (x, y) = (self.held(a)?, self.held(b)?);
         let result = match op {
-            Binary::Add => self.u.binary(V::Add, x, y),
-            Binary::Sub => self.u.binary(V::Sub, x, y),
-            Binary::Mul => self.u.binary(V::Mul, x, y),
+            Binary::Add => self.u.binary(if leaves { V::AddWrapping } else { V::Add }, x, y),
+            Binary::Sub => self.u.binary(if leaves { V::SubWrapping } else { V::Sub }, x, y),
+            Binary::Mul => self.u.binary(if leaves { V::MulWrapping } else { V::Mul }, x, y),
             Binary::Min => self.u.binary(V::Min, x, y),
             Binary::Max => self.u.binary(V::Max, x, y),
             Binary::And => self.bitwise(V::And, x, y),
@@ -111,6 +118,11 @@ impl Body<'_> {
     /// A quotient by a constant, rounded down or towards zero, or its remainder.
     fn divided(&mut self, op: Binary, x: Held, by: i64, small: bool) -> Held {
         let (u, size) = (&mut self.u, by.abs());
+        // Near the ends of 32 bits the first quotient times the divisor may lie beyond; what is left does not.
+        let (times, plus) = match small {
+            true => (Scaled::Muls, V::Add),
+            false => (Scaled::MulsWrapping, V::AddWrapping),
+        };
         // ⌊x / size⌋ and what is left. f32 is off by 3 · 2⁷ / size and 1 at most, which a second quotient mends.
         let quotient = |u: &mut VectorUnit, x: Held, half: f32| {
             let t = u.cast(x, Ty::F32, Round::None);
@@ -120,8 +132,8 @@ impl Body<'_> {
             u.scaled_to(Scaled::Muls, t, t, 1.0 / size as f32);
             let q = u.cast(t, Ty::I32, Round::Floor);
             u.give(t);
-            let rest = u.scaled(Scaled::Muls, q, -size);
-            u.binary_to(V::Add, rest, rest, x);
+            let rest = u.scaled(times, q, -size);
+            u.binary_to(plus, rest, rest, x);
             (q, rest)
         };
         // (x + ½) / size is at least 1 / 2 size from a whole number; the roundings of f32 are less.
@@ -155,7 +167,7 @@ impl Body<'_> {
         };
         u.give(other);
         if by < 0 && matches!(op, Binary::FloorDiv | Binary::Div) {
-            u.scaled_to(Scaled::Muls, kept, kept, -1);
+            u.scaled_to(times, kept, kept, -1);
         }
         kept
     }

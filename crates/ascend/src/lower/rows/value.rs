@@ -342,7 +342,8 @@ impl VectorUnit {
     /// Bits of `a ? b`.
     pub fn compared(&mut self, a: Held, b: Held, cmp: Compare) -> Held {
         if self.compares_floats(a) {
-            let difference = self.binary(Binary::Sub, a, b);
+            // Wrapped or saturated, it is 0 for equal numbers alone.
+            let difference = self.binary(Binary::SubWrapping, a, b);
             let is = self.compared_with(difference, 0, cmp);
             self.give(difference);
             return is;
