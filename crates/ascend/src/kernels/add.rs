@@ -7,8 +7,8 @@ use crate::kernel::{Binary, Builder, Elem, Over, Pipe, Program, Scalar, Unit};
 
 /// `z = x + y` over `len` elements, `tile` elements at a time (a multiple of a repeat's elements).
 ///
-/// Copies of one tile run while another is added. On 310P the last copy is rounded up to 32 bytes, into the slack of the
-/// parameters.
+/// Copies of one tile run while another is added. On A2 operands are read past L2, which keeps the result. On 310P the last
+/// copy is rounded up to 32 bytes, into the slack of the parameters.
 ///
 /// # Errors
 /// `Capacity` where six tiles do not fit in UB.
@@ -18,10 +18,11 @@ pub fn add(arch: Arch, elem: Elem, len: u64, tile: u64) -> Result<Program> {
     k.doc(format!("z = x + y, {len} elements of {elem}, {tile} at a time"));
     let [x, y] = ["x", "y"].map(|name| k.input(name, elem, len));
     let z = k.output("z", elem, len);
-    for gm in [x, y, z] {
-        match arch {
-            Arch::A2 => k.streamed(gm),
-            Arch::P310 => k.slack(gm, len.next_multiple_of(elem.per_block()) - len),
+    match arch {
+        Arch::A2 => [x, y].iter().for_each(|gm| k.streamed(*gm)),
+        Arch::P310 => {
+            let slack = len.next_multiple_of(elem.per_block()) - len;
+            [x, y, z].iter().for_each(|gm| k.slack(*gm, slack));
         }
     }
     // Operands half a row of banks apart: they meet in no bank.

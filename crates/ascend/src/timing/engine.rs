@@ -3,11 +3,11 @@
 //! Each core's scalar unit issues instructions into in-order queues, one for each pipe. A pipe takes the next
 //! instruction when it is free; waits for flags hold it up. Transfers share memory with those of all cores.
 
-use super::BlockLoads;
 use super::address::Addresses;
 use super::bank::Banks;
 use super::cost::{Cost, Port, Transfer, cost};
 use super::gm::{Bandwidth, L2};
+use super::{BlockLoads, Rates};
 use crate::chip::{Arch, Chip};
 use crate::kernel::finding::{Finding, Result, Rule};
 use crate::kernel::{Barrier, Instr, Pipe, Program, Unit, Value};
@@ -167,7 +167,7 @@ const SCALAR: usize = 7;
 impl<'p, 'l> Engine<'p, 'l> {
     pub fn new(
         program: &'p Program,
-        chip: &Chip,
+        (chip, rates): (&Chip, Rates),
         issue: Issue<'p>,
         at: &'p Addresses,
         l2: &'l mut L2,
@@ -202,7 +202,7 @@ impl<'p, 'l> Engine<'p, 'l> {
                 });
             }
         }
-        let [hbm, l2_rate] = bandwidth(chip).map(|rate| rate / (f64::from(chip.mhz) * 1e6));
+        let [hbm, l2_rate] = rates.map(|rate| rate / (f64::from(chip.mhz) * 1e6));
         Engine {
             program,
             at,
@@ -620,9 +620,10 @@ impl<'p, 'l> Engine<'p, 'l> {
 }
 
 /// Bytes a second of a chip's memory and of its L2, all cores together.
-pub fn bandwidth(chip: &Chip) -> [f64; 2] {
+pub fn bandwidth(chip: &Chip) -> Rates {
     match chip.arch {
-        // Memory as measured with 48 cores; L2 at the lower end of what asc-devkit's guide states, 5 to 7 TB/s.
+        // Memory as measured with 48 cores. L2 at the lower end of what asc-devkit's guide states as a peak, 5 to 7 TB/s.
+        // Published copies that make fractals sustain 3.4 to 3.75 TB/s; `docs/ascend-timing.md` has what times become then.
         Arch::A2 => [1.49e12, 5e12],
         // Bytes a cycle and core by its platform table: not calibrated.
         Arch::P310 => [17.0, 114.0].map(|rate| rate * f64::from(chip.cube_cores) * f64::from(chip.mhz) * 1e6),

@@ -29,6 +29,9 @@ pub use engine::bandwidth;
 /// difference of task and core times that asc-devkit's `add` example publishes.
 const SCHEDULE: (f64, f64) = (0.45, 0.043);
 
+/// Bytes a second of memory and of L2, all cores together.
+pub type Rates = [f64; 2];
+
 /// A launch to be timed.
 #[derive(Clone, Debug)]
 pub struct Launch {
@@ -66,7 +69,21 @@ pub struct Timing {
 /// # Errors
 /// `Arguments` where arguments do not fit or loaded values are missing; `Deadlock` and `Endless`; `Scalar`.
 pub fn predict(program: &Program, chip: &'static Chip, launch: &Launch, loads: &mut Loads) -> Result<Timing> {
-    predict_blocks(program, chip, launch, &mut |_, view| loads(view))
+    predict_blocks(program, chip, bandwidth(chip), launch, &mut |_, view| loads(view))
+}
+
+/// The same at other rates than the chip's own, [`bandwidth`]: what a time becomes if a constant is wrong.
+///
+/// # Errors
+/// As [`predict`].
+pub fn predict_at(
+    program: &Program,
+    chip: &'static Chip,
+    rates: Rates,
+    launch: &Launch,
+    loads: &mut Loads,
+) -> Result<Timing> {
+    predict_blocks(program, chip, rates, launch, &mut |_, view| loads(view))
 }
 
 /// The same, where each block loads its values in order, as [`crate::sim::loads`] gives them.
@@ -80,7 +97,7 @@ pub fn predict_loaded(
     loaded: &[Vec<Value>],
 ) -> Result<Timing> {
     let mut next = vec![0; loaded.len()];
-    predict_blocks(program, chip, launch, &mut |block, _| {
+    predict_blocks(program, chip, bandwidth(chip), launch, &mut |block, _| {
         let (own, next) = (loaded.get(block as usize)?, next.get_mut(block as usize)?);
         // The launch is timed twice.
         let value = own.get(*next % own.len().max(1)).copied();
@@ -92,6 +109,7 @@ pub fn predict_loaded(
 fn predict_blocks(
     program: &Program,
     chip: &'static Chip,
+    rates: Rates,
     launch: &Launch,
     loads: &mut BlockLoads,
 ) -> Result<Timing> {
@@ -114,7 +132,7 @@ fn predict_blocks(
     // Twice: the first launch leaves L2 as a training step finds it.
     for _ in 0..2 {
         let issue = Issue { codes: &codes, args: &args, blocks: launch.blocks };
-        let mut engine = Engine::new(program, chip, issue, &at, &mut l2, &mut banks, loads);
+        let mut engine = Engine::new(program, (chip, rates), issue, &at, &mut l2, &mut banks, loads);
         let cores = engine.run()?;
         last = Some((cores, [engine.hbm, engine.moved]));
     }

@@ -119,6 +119,18 @@ fn predicted_times() {
 
 /// Predicted microseconds of an operator, its operands in order.
 fn operator(name: &str, chip: &'static Chip, operands: &[Option<(DType, &[usize])>], attrs: Attrs) -> f64 {
+    let us = sum(name, chip, &launches(name, chip, operands, attrs));
+    println!("{name} on {chip}: {us:.1} us");
+    us
+}
+
+/// The launches of an operator, its operands in order.
+pub(super) fn launches(
+    name: &str,
+    chip: &'static Chip,
+    operands: &[Option<(DType, &[usize])>],
+    attrs: Attrs,
+) -> Vec<LoweredLaunch> {
     let op = Registry::standard().by_name(name).unwrap();
     let mut b = Builder::new();
     let mut inputs = Vec::new();
@@ -132,11 +144,7 @@ fn operator(name: &str, chip: &'static Chip, operands: &[Option<(DType, &[usize]
     let graph = pass::decompose::decompose(b.finish()).unwrap();
     let device = AscendSim::new(chip, false, 1);
     let plan = pass::plan(&graph, &Bindings::simple(&graph), device.target()).unwrap();
-    let launches: Vec<LoweredLaunch> =
-        plan.steps.iter().flat_map(|s| step(chip, true, s, &Origin::default()).unwrap().launches).collect();
-    let us = sum(name, chip, &launches);
-    println!("{name} on {chip}: {us:.1} us");
-    us
+    plan.steps.iter().flat_map(|s| step(chip, true, s, &Origin::default()).unwrap().launches).collect()
 }
 
 /// One head of 128 elements, 4096 queries and keys, not causal: scores, softmax and weighted values are three launches.
@@ -146,6 +154,6 @@ fn predicted_time_of_attention() {
     let x = Some((DType::F16, &[1, 1, 4096, 128][..]));
     let attrs = Attrs::new().with("scale", 1.0 / 128f64.sqrt());
     let us = operator("attention", chip, &[x, x, x, None, None], attrs);
-    // The vendor's fused kernel is published at 88.9 µs.
+    // The vendor's fused kernel is published at 88.9 µs. At 3.4 TB/s of L2 ours is not below it (`timing_rates`).
     assert!(us <= 88.9, "attention takes {us} us");
 }

@@ -1,7 +1,9 @@
-//! The timing model beside published times of kernels on the cube cores, none of which it was calibrated on. They are
-//! products of asc-devkit's `matmul_high_performance` and copies into L1 of its `data_copy`. Schedules are those of
-//! the examples' READMEs.
+//! The timing model beside published times of kernels on the cube cores: products of asc-devkit's
+//! `matmul_high_performance` and copies into L1 of its `data_copy`. Schedules are those of the examples' READMEs. No
+//! constant of the model comes from these rows, but the least cycles of a copy and a task's time beside its cores come from
+//! rows of `timing` that are of the same examples.
 
+use super::published::Published;
 use headwater_ascend::chip::{Arch, Chip};
 use headwater_ascend::kernel::{
     Buf, Builder, CopyNdToNz, Elem, Fixpipe, Gm, Layout, LoadData2d, LoadData3d, Mmad, Pipe, Program, Quant,
@@ -21,32 +23,18 @@ fn time(program: &Program, blocks: u32) -> Timing {
     predict(program, chip, &Launch { blocks, args }, &mut |_| None).unwrap()
 }
 
-/// A published time in microseconds, and the largest relative error of its prediction. The aim is 25 % of task times and 15 %
-/// of busy times; what is beyond is a miss that `docs/ascend-timing.md` explains, and may not grow.
-struct Published(f64, f64);
-
-fn within(what: &str, predicted: f64, published: &Published) {
-    let Published(measured, share) = *published;
-    let error = predicted / measured - 1.0;
-    println!(
-        "{what}: predicted {predicted:.1} µs, published {measured:.1} µs, error {:+.1} %",
-        100.0 * error
-    );
-    assert!(error.abs() <= share, "{what}: {:+.1} %, allowed {:.0} %", 100.0 * error, 100.0 * share);
-}
-
 /// A schedule of the product of `a` and a transposed `b`.
 #[derive(Clone, Copy)]
-struct Schedule {
+pub(super) struct Schedule {
     /// Cores along the rows, and rows and columns of one core.
-    cores: u64,
-    single: [u64; 2],
+    pub cores: u64,
+    pub single: [u64; 2],
     /// Base blocks along the sums that one copy of a, and of b, brings into L1.
-    steps: [u64; 2],
+    pub steps: [u64; 2],
     /// Copies in flight for each operand.
-    slots: u64,
+    pub slots: u64,
     /// Parts of a that are multiplied one after the other, so that L2 keeps b.
-    parts: u64,
+    pub parts: u64,
 }
 
 /// Copies of an operand into L1.
@@ -84,7 +72,7 @@ impl Panels {
     }
 }
 
-fn product(s: Schedule) -> Program {
+pub(super) fn product(s: Schedule) -> Program {
     let mut k = Builder::new("product", Arch::A2, Unit::Cube);
     let [a, b] = ["a", "b"].map(|name| k.input(name, Elem::F16, SIZE * SIZE));
     let c = k.output("c", Elem::F16, SIZE * SIZE);
@@ -165,6 +153,7 @@ fn product(s: Schedule) -> Program {
                         pad: [0; 4],
                         pad_value: 0.into(),
                         transpose: false,
+                        pro: false,
                     });
                     k.issue(LoadData2d {
                         dst: right.at(near.clone() * lens[1]),
@@ -218,61 +207,36 @@ fn product(s: Schedule) -> Program {
     k.finish().unwrap()
 }
 
-/// The published columns of a product: task, and the mean busy times of cube, MTE1 and MTE2.
-struct Columns {
-    task: Published,
-    cube: Published,
-    mte1: Published,
-    mte2: Published,
-}
-
-/// Prints every column beside its prediction; each is within its bound.
-fn product_beside(what: &str, schedule: Schedule, published: &Columns) {
-    let timing = time(&product(schedule), 24);
-    println!("{timing}");
-    within(what, timing.task, &published.task);
-    within(&format!("{what}, cube"), timing.pipe(Pipe::M), &published.cube);
-    within(&format!("{what}, MTE1"), timing.pipe(Pipe::Mte1), &published.mte1);
-    within(&format!("{what}, MTE2"), timing.pipe(Pipe::Mte2), &published.mte2);
+/// Prints the published columns of a product beside their predictions: task, and the mean busy times of cube, MTE1 and
+/// MTE2.
+fn product_beside(what: &str, timing: &Timing, [task, cube, mte1, mte2]: [f64; 4], missed: &[&str]) {
+    let pipes = [(Pipe::M, cube), (Pipe::Mte1, mte1), (Pipe::Mte2, mte2)];
+    Published { what, task, pipes: &pipes, missed }.beside(timing);
 }
 
 /// One base block a copy, one place for it in L1, 2 by 12 cores: rows of 128 bytes.
 #[test]
 fn product_of_two_by_twelve_cores() {
     let schedule = Schedule { cores: 2, single: [4096, 683], steps: [1, 1], slots: 1, parts: 1 };
-    let published = Columns {
-        task: Published(12541.22, 0.25),
-        cube: Published(3462.802, 0.15),
-        mte1: Published(2260.551, 0.18),
-        mte2: Published(10177.798, 0.78),
-    };
-    product_beside("product, 2 x 12 cores", schedule, &published);
+    let published = [12541.22, 3462.802, 2260.551, 10177.798];
+    let missed = ["m", "mte1", "mte2"];
+    product_beside("product, 2 x 12 cores", &time(&product(schedule), 24), published, &missed);
 }
 
 /// The same with 4 by 6 cores.
 #[test]
 fn product_of_four_by_six_cores() {
     let schedule = Schedule { cores: 4, single: [2048, 1536], steps: [1, 1], slots: 1, parts: 1 };
-    let published = Columns {
-        task: Published(12283.84, 0.25),
-        cube: Published(3394.884, 0.15),
-        mte1: Published(2166.824, 0.17),
-        mte2: Published(8616.671, 0.76),
-    };
-    product_beside("product, 4 x 6 cores", schedule, &published);
+    let published = [12283.84, 3394.884, 2166.824, 8616.671];
+    product_beside("product, 4 x 6 cores", &time(&product(schedule), 24), published, &["mte1", "mte2"]);
 }
 
 /// Two base blocks of a and four of b a copy, two copies in flight.
 #[test]
 fn product_with_large_copies() {
     let schedule = Schedule { cores: 4, single: [2048, 1536], steps: [2, 4], slots: 2, parts: 1 };
-    let published = Columns {
-        task: Published(5039.86, 0.26),
-        cube: Published(3116.472, 0.15),
-        mte1: Published(2332.914, 0.15),
-        mte2: Published(4051.458, 0.48),
-    };
-    product_beside("product, large copies", schedule, &published);
+    let published = [5039.86, 3116.472, 2332.914, 4051.458];
+    product_beside("product, large copies", &time(&product(schedule), 24), published, &["task", "mte2"]);
 }
 
 /// Eight base blocks of a and four of b a copy, a in two halves. The example's next step, a flag for each 512 bytes of sums,
@@ -281,32 +245,27 @@ fn product_with_large_copies() {
 fn product_with_larger_copies_in_two_parts() {
     let schedule = Schedule { cores: 4, single: [1024, 1536], steps: [8, 4], slots: 2, parts: 2 };
     let timing = time(&product(schedule), 24);
-    println!("{timing}");
-    let rows = [
+    for (what, published) in [
         ("product in two parts", [4088.36, 3254.31, 2680.849, 3625.42]),
         ("product in two parts, unit flags", [4012.44, 3076.396, 2533.512, 3435.584]),
-    ];
-    for (what, [task, cube, mte1, mte2]) in rows {
-        within(what, timing.task, &Published(task, 0.25));
-        within(&format!("{what}, cube"), timing.pipe(Pipe::M), &Published(cube, 0.15));
-        within(&format!("{what}, MTE1"), timing.pipe(Pipe::Mte1), &Published(mte1, 0.15));
-        within(&format!("{what}, MTE2"), timing.pipe(Pipe::Mte2), &Published(mte2, 0.42));
+    ] {
+        product_beside(what, &timing, published, &["mte2"]);
     }
 }
 
 /// A matrix that is copied into L1: rows, columns, and tiles of so many of them.
-struct Copies {
-    size: [u64; 2],
-    tile: [u64; 2],
+pub(super) struct Copies {
+    pub size: [u64; 2],
+    pub tile: [u64; 2],
     /// Passes over each of so many slices of columns.
-    passes: u64,
-    slices: u64,
+    pub passes: u64,
+    pub slices: u64,
     /// Every core copies all of it, in one order or each from another block of rows on.
-    all: Option<bool>,
+    pub all: Option<bool>,
 }
 
 /// Rows of the matrix go to the cores in blocks.
-fn copy_in(x: &Copies) -> Program {
+pub(super) fn copy_in(x: &Copies) -> Program {
     let mut k = Builder::new("copy_in", Arch::A2, Unit::Cube);
     let [rows, columns] = x.size;
     let matrix = k.input("x", Elem::F16, rows * columns);
@@ -352,43 +311,61 @@ fn copies_into_l1_beside_their_published_times() {
     let whole = Copies { size: [12288, 12288], tile: [64, 256], passes: 1, slices: 1, all: None };
     let small = Copies { size: [6144, 512], tile: [256, 64], passes: 1, slices: 1, all: Some(false) };
     let rows = [
-        ("tiles of 64 x 64", Copies { tile: [64, 64], ..whole }, Published(300.7, 0.29)),
-        ("rows of 12287", Copies { size: [12288, 12287], ..whole }, Published(438.76, 0.56)),
-        ("four passes", Copies { tile: [64, 1024], passes: 4, ..whole }, Published(899.34, 0.25)),
         (
-            "four passes over slices",
-            Copies { tile: [64, 1024], passes: 4, slices: 4, ..whole },
-            Published(414.96, 0.25),
+            "into L1, tiles of 64 x 64",
+            Copies { tile: [64, 64], ..whole },
+            300.7,
+            &[(Pipe::Mte2, 283.508)][..],
+            &["task", "mte2"][..],
         ),
-        ("all cores, one order", Copies { ..small }, Published(278.56, 0.89)),
-        ("all cores, orders apart", Copies { all: Some(true), ..small }, Published(221.34, 0.86)),
+        (
+            "into L1, rows of 12287",
+            Copies { size: [12288, 12287], ..whole },
+            438.76,
+            &[(Pipe::Mte2, 422.515)],
+            &["task", "mte2"],
+        ),
+        ("into L1, four passes", Copies { tile: [64, 1024], passes: 4, ..whole }, 899.34, &[], &[]),
+        (
+            "into L1, four passes over slices",
+            Copies { tile: [64, 1024], passes: 4, slices: 4, ..whole },
+            414.96,
+            &[],
+            &[],
+        ),
+        ("into L1, all cores, one order", Copies { ..small }, 278.56, &[], &["task"]),
+        ("into L1, all cores, orders apart", Copies { all: Some(true), ..small }, 221.34, &[], &["task"]),
     ];
-    for (what, copies, published) in rows {
-        let timing = time(&copy_in(&copies), 24);
-        println!("{timing}");
-        within(&format!("into L1, {what}"), timing.task, &published);
+    for (what, copies, task, pipes, missed) in rows {
+        Published { what, task, pipes, missed }.beside(&time(&copy_in(&copies), 24));
     }
 }
 
-/// Ours of the same sizes, both operands as they lie: no slower than the published kernel, and the cube is busy for 85 % of
-/// the cores' time at least. Predicted, not measured.
+/// Ours of the same sizes.
+pub(super) fn ours(transposed: bool) -> Program {
+    let plain = Matrix { transposed: false, row: SIZE, batch: [0; 2] };
+    let shape = Matmul {
+        elem: Elem::F16,
+        out: Elem::F16,
+        m: SIZE,
+        n: SIZE,
+        k: SIZE,
+        batch: [1, 1],
+        a: plain,
+        b: Matrix { transposed, ..plain },
+        c: plain,
+        bias: false,
+    };
+    matmul(Arch::A2, &shape).unwrap()
+}
+
+/// Ours, both operands as they lie: no slower than the published kernel, and the cube is busy for 85 % of
+/// the cores' time at least. Predicted, not measured, and at L2's 5 TB/s: at 3.4 the cube is busy for less
+/// (`timing_rates`).
 #[test]
 fn our_product_keeps_the_cube_busy() {
-    let plain = Matrix { transposed: false, row: SIZE, batch: [0; 2] };
     for transposed in [false, true] {
-        let shape = Matmul {
-            elem: Elem::F16,
-            out: Elem::F16,
-            m: SIZE,
-            n: SIZE,
-            k: SIZE,
-            batch: [1, 1],
-            a: plain,
-            b: Matrix { transposed, ..plain },
-            c: plain,
-            bias: false,
-        };
-        let timing = time(&matmul(Arch::A2, &shape).unwrap(), 24);
+        let timing = time(&ours(transposed), 24);
         println!("ours, right operand transposed: {transposed}: {timing}");
         assert!(timing.task <= 4012.44, "{timing}");
         assert!(timing.pipe(Pipe::M) >= 0.85 * timing.core, "{timing}");
