@@ -116,6 +116,14 @@ pub fn prover(device: &dyn Device) -> Option<Cpu> {
     (device.name() != "cpu").then(Cpu::default)
 }
 
+/// A precision in words, with the place where it is computed if that is not the device: f64 is, by [`prover`].
+pub fn proved(precision: &str, device: &dyn Device) -> String {
+    match precision == "f64" && device.name() != "cpu" {
+        true => format!("{precision} (on the host's CPU)"),
+        false => precision.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +154,10 @@ mod tests {
     #[test]
     fn what_judges_a_device_is_the_cpu() {
         assert!(prover(&*open("cpu", 1).unwrap()).is_none());
+        assert_eq!(proved("f64", &*open("cpu", 1).unwrap()), "f64");
+        let simulated = open("ascend-sim:310p", 1).unwrap();
+        assert_eq!(proved("f64", &*simulated), "f64 (on the host's CPU)");
+        assert_eq!(proved("f32", &*simulated), "f32");
         assert_eq!(prover(&*open("reference", 1).unwrap()).unwrap().name(), "cpu");
     }
 }

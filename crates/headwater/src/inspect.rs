@@ -75,6 +75,12 @@ pub struct StepTime {
     pub replayed: f64,
     /// Seconds that the host needs for all launches.
     pub launching: f64,
+    /// Seconds for which the device's memory is busy in the kernels' time. Each launch finds in the cache what it left there
+    /// itself, as if it ran again: what launches in between would have replaced is not read or written again.
+    pub memory: f64,
+    /// Bytes that the predicted steps read and write, each operand once a step. Where the cache began empty, so many would go
+    /// over the memory's interface at least.
+    pub operand_bytes: f64,
     /// Steps that run on the host, whose time is not counted.
     pub host: usize,
     /// Steps by operators of a vendor's library, whose time is not counted.
@@ -320,9 +326,13 @@ fn steps<'a>(all: impl Iterator<Item = (&'a Step, StepUse)>) -> (Vec<StepsUse>, 
         *all.kernels.get_or_insert(0.0) += kernels;
         *all.predicted.get_or_insert(0.0) += kernels + launching;
         *all.replayed.get_or_insert(0.0) += kernels + predicted.replay;
+        let memory = all.busy.get("memory").copied().unwrap_or(0.0);
         for (unit, seconds) in predicted.busy {
             *all.busy.entry(unit).or_default() += seconds;
         }
+        time.memory += all.busy.get("memory").copied().unwrap_or(0.0) - memory;
+        let operands = step.reads.iter().flatten().chain(&step.writes);
+        time.operand_bytes += operands.map(|view| view.ty().bytes() as f64).sum::<f64>();
         time.kernels += kernels;
         time.replayed += predicted.replay + kernels;
         for kernel in predicted.kernels {

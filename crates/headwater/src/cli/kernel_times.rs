@@ -62,6 +62,7 @@ pub fn run(args: &Args, device: &str, printer: Printer) -> Result<Outcome> {
         table.row(row(t));
     }
     printer.table(&table);
+    printer.line("L2 begins with what the same launch left there before.");
     Outcome::of(times, true)
 }
 

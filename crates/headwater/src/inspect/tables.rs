@@ -206,6 +206,10 @@ fn step_time(i: &Inspection, device: &str) -> Option<Table> {
         let rate = text::count(i.flops() / time.seconds);
         table.row(["operations a second".into(), format!("{rate}FLOP/s")]);
     }
+    table.row(["memory busy, L2 warm from the same launch before".into(), text::seconds(time.memory)]);
+    let bytes = text::bytes(time.operand_bytes as usize);
+    table
+        .row(["operands of all steps, once each, of which L2 may not hold what it holds here".into(), bytes]);
     if time.host > 0 {
         table.row(["steps on the host, not counted".into(), time.host.to_string()]);
     }

@@ -6,6 +6,7 @@ use crate::check::{self, CheckReport, Compared, check};
 use crate::core::device::Device;
 use crate::core::pass::precision::PrecisionSettings;
 use crate::core::{DType, pass};
+use crate::devices;
 use crate::golden::{Golden, Kind};
 use crate::import::Dims;
 use crate::inspect::{inspect, tables};
@@ -60,6 +61,8 @@ pub(super) const NO_DATA: &str =
 pub(super) struct Checked {
     pub(super) opened: Opened,
     reports: Vec<CheckReport>,
+    /// f64 in words, with the place where it was computed if that is not the device.
+    f64: String,
 }
 
 /// 1: what this machine is.
@@ -166,8 +169,9 @@ fn sized(job: &Job, model: &Model) -> Result<BoundModel> {
 /// 3: outputs and intermediates, in f64 to prove the operators and in f32 as it will train.
 pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(Checked, Found)> {
     let Some(golden) = &opened.golden else {
-        return Ok((Checked { opened, reports: vec![] }, lacking(NO_GOLDEN)));
+        return Ok((Checked { opened, reports: vec![], f64: String::new() }, lacking(NO_GOLDEN)));
     };
+    let f64 = devices::proved("f64", device);
     let mut reports = Vec::new();
     for precision in [DType::F64, DType::F32] {
         let report = check(&opened.model, golden, precision, device);
@@ -185,7 +189,7 @@ pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(C
     let summary = match reports.iter().find_map(first) {
         Some(difference) => difference,
         None => format!(
-            "{} values agree{}; largest relative error {} in f64, {} in f32",
+            "{} values agree{}; largest relative error {} in {f64}, {} in f32",
             kinds.iter().map(|&k| reports[0].of(k).count()).sum::<usize>(),
             if golden.without_dropout() {
                 " with dropout as the identity, as PyTorch recorded them"
@@ -204,7 +208,7 @@ pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(C
             &all,
         )));
     }
-    Ok((Checked { opened, reports }, found))
+    Ok((Checked { opened, reports, f64 }, found))
 }
 
 /// A difference in words: value, size and place.
@@ -249,9 +253,10 @@ pub(super) fn gradients(c: Checked) -> Result<(Checked, Found)> {
     let summary = match (&missing[..], wrong) {
         ([], Some((r, wrong))) => differs(r, wrong),
         ([], None) => format!(
-            "{} gradients, by name; largest relative error {} in f64, {} in f32",
+            "{} gradients, by name; largest relative error {} in {}, {} in f32",
             c.reports[0].of(Kind::Gradient).count(),
             text::error(worst(0)),
+            c.f64,
             text::error(worst(1)),
         ),
         (names, _) => names.join("; ") + &c.opened.because(true),

@@ -44,9 +44,34 @@ fn a_step_on_a_chip_has_a_time_and_busy_units() {
         assert!((alone / kernels - 1.0).abs() < 1e-9, "{device}: {time}");
         assert!((launching / (LAUNCH * launches) - 1.0).abs() < 1e-9, "{device}: {time}");
         assert!(alone.max(launching) < seconds && seconds < alone + launching, "{device}: {time}");
+        // L2 is warm at each launch: the memory's time and the bytes of all operands are told beside each other.
+        let memory: f64 =
+            found["steps"].as_array().unwrap().iter().filter_map(|s| s["busy"]["memory"].as_f64()).sum();
+        assert!(
+            (number(&time["memory"]) - memory).abs() <= 1e-9 * alone && memory <= alone,
+            "{device}: {time}"
+        );
+        assert!(number(&time["operand_bytes"]) > 4.0 * number(&found["parameters"][0]), "{device}: {time}");
         // Masters of bf16 weights included, everything has a kernel.
         assert_eq!(time["host"], 0, "{device}: {found}");
     }
+}
+
+/// The command prints the figure that BENCHMARKS.md has for it, of the kernel that projects have.
+#[test]
+fn the_sum_takes_what_benchmarks_say() {
+    let benchmarks = include_str!("../../../../BENCHMARKS.md");
+    let row = benchmarks.lines().find(|line| line.starts_with("| add 8192² |")).unwrap();
+    let said: f64 = row.split('|').nth(3).unwrap().trim().trim_end_matches(" µs").parse().unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_headwater"))
+        .args(["bench", "kernel", "add", "--shape", "8192x8192", "--dtype", "f16"])
+        .args(["--device", "ascend-sim:910b1", "--json"])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let took = number(&found[0]["task_duration"]);
+    assert!((took - said).abs() < 0.06, "{took} µs, {said} in BENCHMARKS.md");
 }
 
 /// The optimizer's update is a part of it: moments in another form change nothing else, and the time.
