@@ -2,8 +2,9 @@
 //! memory that all cores share.
 //!
 //! The model is calibrated on published measurements of single instructions and copies (sections "vector rule", "cube"
-//! and "copies" of `docs/ascend-timing.md`), and judged on published times of whole kernels that it was not
-//! calibrated on. For 310P no measurement is public: its figures are scaled from its platform table.
+//! and "copies" of `docs/ascend-timing.md`), and judged on published times of whole kernels. Two of those also gave it a
+//! constant, and two its scheduling; that page names them. For 310P no measurement is public: its figures are scaled from
+//! its platform table.
 
 mod address;
 mod bank;
