@@ -10,8 +10,9 @@ from safetensors.torch import save as serialize
 from torch.utils import _pytree as pytree
 
 from . import data as samples
+from .agreement import agree
 from .training import AdamW, loss_of, train
-from .truth import ATEN, by_definition, evaluate
+from .truth import ATEN, LiftedGraph, by_definition, evaluate
 
 SUFFIX = ".golden.safetensors"
 EMPTY = (ATEN.empty, ATEN.empty_like, ATEN.new_empty, ATEN.empty_strided, ATEN.new_empty_strided, ATEN.empty_permuted)
@@ -43,7 +44,11 @@ def record(
     extra: further tensors by name for the file.
     program: what `export` returned, for the archives that PyTorch writes and cannot read back.
 
-    Returns the float64 `Truth`. Raises ValueError when the model draws random numbers other than dropout's.
+    The module itself runs forward and backward in float64 too, and must compute what the archive computes: see `agreement`. The
+    golden states that it does.
+
+    Returns the float64 `Truth`. Raises ModuleDiffers, a ValueError, with cause and remedy, when module and archive differ, and
+    ValueError when the model draws random numbers other than dropout's or has nothing to train.
     """
     optimizer = optimizer or AdamW()
     path = Path(path)
@@ -54,6 +59,12 @@ def record(
         raise FileNotFoundError(f"{archive} does not exist: export(module, args, \"{archive}\") comes first")
     program = program or torch.export.load(archive)
     truth = evaluate(program, args, selection(program, intermediates))
+    agreement = agree(module, program, args, truth, LiftedGraph)
+    if truth.unreached and not truth.grads:
+        raise ValueError(
+            f"the loss depends on no trainable parameter, neither in the module nor in the archive ({', '.join(truth.unreached[:3])} …): "
+            "was it computed under no_grad, or detached?"
+        )
 
     leaves = [(i, leaf) for i, leaf in enumerate(pytree.tree_leaves(tuple(args))) if torch.is_tensor(leaf)]
     tensors = {f"input.{i}": leaf for i, leaf in leaves}
@@ -69,6 +80,7 @@ def record(
         "seed": str(seed),
         "unreached": json.dumps(truth.unreached),
         "tied": json.dumps(truth.tied),
+        "module": agreement.statement(module),
     }
     if truth.dropouts:
         metadata["dropout"] = "identity"

@@ -30,6 +30,7 @@ class Truth:
     outputs: list = field(default_factory=list)
     grads: dict = field(default_factory=dict)
     buffers: dict = field(default_factory=dict)  # after the step, those that the graph writes
+    parameters: dict = field(default_factory=dict)  # after the step, those that the graph writes
     nodes: dict = field(default_factory=dict)
     unreached: list = field(default_factory=list)  # trainable parameters that the loss does not depend on
     dropouts: int = 0  # dropout operators in the graph, which are the identity here
@@ -62,6 +63,24 @@ def fused_attention(query, key, value, dropout_p=0.0, is_causal=False, *, attn_m
     """The fused kernel, where a graph names it, by its definition; its second result is read by its own gradient alone."""
     output, _ = ATEN._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
     return output, None
+
+
+def grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
+    """`torch._grouped_mm`, which PyTorch has in no float64: products of groups of rows, of columns, or of terms, which end at `offs`."""
+    if offs is None:
+        return a @ b
+    ends = offs.tolist()
+    groups = [slice(begin, end) for begin, end in zip([0, *ends], ends)]
+    rows, columns = a.dim() == 2, b.dim() == 2
+    if rows and columns:
+        return torch.stack([a[:, g] @ b[g] for g in groups])
+    if columns:
+        return torch.cat([a[i] @ b[:, g] for i, g in enumerate(groups)], 1)
+    found = torch.cat([a[g] @ b[i] for i, g in enumerate(groups)])
+    return torch.cat([found, found.new_zeros(len(a) - ends[-1], b.shape[-1])])  # rows of no group
+
+
+WIDE = {ATEN._grouped_mm.default: grouped_mm}  # operators without a float64 kernel
 
 
 class GivenGraph(torch.fx.Interpreter):
@@ -162,7 +181,7 @@ class LiftedGraph(GivenGraph):
         if target is ATEN.view.dtype:
             raise NotImplementedError(f"{target} reads the bits of a value, which have no float64 counterpart")
         args, kwargs = pytree.tree_map_only(torch.dtype, lift, (args, kwargs))
-        return super().call_function(target, args, kwargs)
+        return super().call_function(WIDE.get(target, target), args, kwargs)
 
     def get_attr(self, target, args, kwargs):
         value = super().get_attr(target, args, kwargs)
@@ -198,6 +217,7 @@ def evaluate(program, args, keep=lambda node, value: False, graph=LiftedGraph):
         values.append(value)
 
     before = {name: (b._version, b.clone()) for name, b in buffers.items()}
+    versions = {name: p._version for name, p in parameters.items()}
     interpreter, random_state = graph(program.graph_module, keep), torch.get_rng_state()
     with graph.context(), by_definition():
         results = interpreter.run(*values)
@@ -211,22 +231,26 @@ def evaluate(program, args, keep=lambda node, value: False, graph=LiftedGraph):
         version, value = before[name]
         if buffer._version != version or not torch.equal(buffer, value):
             truth.buffers[name] = buffer.detach()
+    truth.parameters = {n: p.detach() for n, p in parameters.items() if p._version != versions[n]}
     for spec, result in zip(program.graph_signature.output_specs, results, strict=True):
         if spec.kind is OutputKind.BUFFER_MUTATION:
             truth.buffers[spec.target] = result.detach()
         elif spec.kind is OutputKind.USER_OUTPUT:
             truth.outputs.append(result)
+        elif spec.kind is OutputKind.PARAMETER_MUTATION:
+            raise ValueError(
+                f"the forward pass writes the parameter `{spec.target}`, as momentum encoders do, and decomposed PyTorch makes it a result "
+                "of the graph, on which nothing depends any more: export with decompose=False"
+            )
         else:
             raise NotImplementedError(f"output {spec.arg.name} is a {spec.kind.name}")
 
-    trainable = {name: p for name, p in parameters.items() if p.requires_grad}
-    if trainable:
-        grads = torch.autograd.grad(loss_of(truth.outputs), list(trainable.values()), allow_unused=True)
-        for name, grad in zip(trainable, grads, strict=True):
-            if grad is None:
-                truth.unreached.append(name)
-            else:
-                truth.grads[name] = grad
+    loss, trainable = loss_of(truth.outputs), {name: p for name, p in parameters.items() if p.requires_grad}
+    if trainable and loss.requires_grad:
+        grads = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
+        # Gradients of sparse embeddings are recorded dense: zero in the rows that no index reads.
+        truth.grads = {n: g if g.layout is torch.strided else g.to_dense() for n, g in zip(trainable, grads, strict=True) if g is not None}
+    truth.unreached = [name for name in trainable if name not in truth.grads]
     truth.outputs = [o.detach() if torch.is_tensor(o) else o for o in truth.outputs]
     truth.nodes = interpreter.kept
     return truth

@@ -1,0 +1,455 @@
+"""Finds why an archive differs from its module, by experiment: the module runs again without one thing that `torch.export` is known to
+leave out. When that makes it agree with the archive, the cause is proved, and is named with its remedy; else nothing is guessed.
+"""
+
+import contextlib
+import inspect
+import os
+import sys
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn.modules import module as registered
+from torch.utils.checkpoint import CheckpointFunction
+
+from . import lifting
+
+PACKAGES = os.path.dirname(torch.__file__), os.path.dirname(__file__)
+
+
+class Notes:
+    """Things that a module did while it ran: kind -> (module path and line of the call, name), each once."""
+
+    def __init__(self, module):
+        self.names = {id(m): name for name, m in module.named_modules()}
+        self.stack, self.seen = [], {}
+
+    def note(self, kind, name=""):
+        entry = (self.stack[-1] if self.stack else "", line(), name)
+        if entry not in self.seen.setdefault(kind, []):
+            self.seen[kind].append(entry)
+
+    def said(self, kind, most=3):
+        """Places and names in words."""
+        entries = self.seen.get(kind, [])
+        words = [f"{name or 'a call'} in {f'`{path}`' if path else 'the model'}{f' ({at})' if at else ''}" for path, at, name in entries]
+        return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+    @contextlib.contextmanager
+    def following(self):
+        """Keeps the path of the module that is running."""
+        before = registered.register_module_forward_pre_hook(lambda m, _: self.stack.append(self.names.get(id(m), "")))
+        after = registered.register_module_forward_hook(lambda m, _, out: self.stack.pop() and None, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+
+def line():
+    """File and line of the innermost call outside of PyTorch and these tools."""
+    frame = sys._getframe(1)
+    while frame and (frame.f_code.co_filename.startswith(PACKAGES) or frame.f_code.co_filename.startswith("<")):
+        frame = frame.f_back
+    if frame is None or "contextlib" in frame.f_code.co_filename:
+        return ""
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def functions(of=torch.autograd.Function):
+    """All autograd functions that are defined in Python."""
+    for cls in of.__subclasses__():
+        yield cls
+        yield from functions(cls)
+
+
+class Context:
+    """Stands for `ctx` where an autograd function's forward pass is differentiated itself."""
+
+    needs_input_grad = (True,) * 64
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: None
+
+
+@contextlib.contextmanager
+def watching_functions(note, plain=False):
+    """Calls `note(cls)` for each autograd function that is applied. With `plain`, its backward pass is the derivative of its forward
+    pass, as torch.export records it."""
+    kept = []
+    for cls in set(functions()):
+        if "forward" not in vars(cls) or cls is not CheckpointFunction and (cls.__module__ or "").startswith("torch."):
+            continue
+        kept.append((cls, {n: vars(cls)[n] for n in ("forward", "backward", "setup_context") if n in vars(cls)}))
+        cls.forward = staticmethod(watched(cls, cls.forward, note, plain))
+        if plain:
+            cls.backward = staticmethod(derivative(cls, kept[-1][1]["forward"].__func__))
+    try:
+        yield
+    finally:
+        for cls, own in kept:
+            for name in ("forward", "backward", "setup_context"):
+                if name in own:
+                    setattr(cls, name, own[name])
+                elif name in vars(cls):
+                    delattr(cls, name)
+
+
+def separate(cls):
+    """True if the class has a `setup_context` apart from its forward pass, which then takes no `ctx`."""
+    return cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context
+
+
+def watched(cls, forward, note, plain):
+    def run(*args, **kwargs):
+        note(cls)
+        if plain and not separate(cls):
+            args[0].given = args[1:]
+        elif plain:
+            cls.given = args
+        return forward(*args, **kwargs)
+
+    return run
+
+
+def derivative(cls, forward):
+    def backward(ctx, *grads):
+        given = cls.given if separate(cls) else ctx.given
+        with torch.enable_grad():
+            floats = [x.detach().requires_grad_(x.is_floating_point()) if torch.is_tensor(x) else x for x in given]
+            out = forward(*floats) if separate(cls) else forward(Context(), *floats)
+            outs = [o for o in (out if isinstance(out, tuple) else (out,))]
+            pairs = [(o, g) for o, g in zip(outs, grads) if torch.is_tensor(o) and o.requires_grad and g is not None]
+            wanted = [x for x in floats if torch.is_tensor(x) and x.requires_grad]
+            if not pairs:
+                return (None,) * len(given)
+            found = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
+        return tuple(next(found) if torch.is_tensor(x) and x.requires_grad else None for x in floats)
+
+    return backward
+
+
+@contextlib.contextmanager
+def patched(owner, **methods):
+    kept = {name: vars(owner)[name] for name in methods}
+    for name, method in methods.items():
+        setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(owner, name, method)
+
+
+HOOKS = torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook
+SET_GRAD = torch._C._set_grad_enabled
+
+
+class NoHandle:
+    def remove(self):
+        pass
+
+
+def calls(note, ignore=()):
+    """The class of a function mode that notes calls which decide about gradients, and ignores those of the kinds given."""
+
+    class Watched(lifting.Calls):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func in HOOKS:
+                note("tensor hooks", f"`{func.__name__}`")
+                if "tensor hooks" in ignore:
+                    return NoHandle()
+            elif func is SET_GRAD and not args[0]:
+                note("no_grad", "`no_grad`")
+                if "no_grad" in ignore:
+                    return None
+            elif func is torch.Tensor.detach or func is torch.Tensor.data.__get__:
+                note("detach", "`detach`" if func is torch.Tensor.detach else "`.data`")
+                if "detach" in ignore:
+                    return args[0]
+            return super().__torch_function__(func, types, args, kwargs)
+
+    return Watched
+
+
+@contextlib.contextmanager
+def watching_contexts(note, ignore=()):
+    """Notes `inference_mode` and hooks of saved tensors, and makes those without effect that are ignored."""
+    with contextlib.ExitStack() as stack:
+        for owner, kind, name in (
+            (torch.inference_mode, "inference_mode", "`inference_mode`"),
+            (torch.autograd.graph.saved_tensors_hooks, "saved tensors", "`saved_tensors_hooks`"),
+        ):
+            enter, leave = owner.__enter__, owner.__exit__
+
+            def entered(self, enter=enter, kind=kind, name=name):
+                note(kind, name)
+                return None if kind in ignore else enter(self)
+
+            def left(self, *error, leave=leave, kind=kind):
+                return None if kind in ignore else leave(self, *error)
+
+            stack.enter_context(patched(owner, __enter__=entered, __exit__=left))
+        yield
+
+
+@contextlib.contextmanager
+def as_exported():
+    """torch.compiler says that the module is being exported."""
+    flags = {n: getattr(torch.compiler, n) for n in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(torch.compiler, n)}
+    for name in flags:
+        setattr(torch.compiler, name, True)
+    try:
+        yield
+    finally:
+        for name, value in flags.items():
+            setattr(torch.compiler, name, value)
+
+
+# ---------------------------------------------------------------------------------------------------- experiments
+
+
+@dataclass
+class Suspect:
+    """Something that an export leaves out, and how to run the module without it."""
+
+    kind: str
+    found: str  # the places in the model, in words
+    cause: str
+    remedy: str
+    ignore: tuple = ()
+    functions: bool = False
+    change: object = None
+    parameter_hooks: bool = True
+    around: list = field(default_factory=list)
+
+
+DETACH = (
+    "with `detach`, which an archive keeps: a gradient g scaled by k is `k * x + ((1 - k) * x).detach()`, a straight-through estimator "
+    "of q(x) is `x + (q(x) - x).detach()`"
+)
+
+
+def hooked(module, *kinds):
+    """Paths of the modules that have hooks of these kinds, and the hooks' names."""
+    found = []
+    for path, m in module.named_modules():
+        for kind in kinds:
+            for hook in getattr(m, kind, {}).values():
+                name = getattr(hook, "__qualname__", type(hook).__name__).replace(".<locals>", "")
+                found.append(f"`{path}`: {name}" if path else f"the model: {name}")
+    return found
+
+
+BACKWARD = "_backward_hooks", "_backward_pre_hooks"
+FORWARD = "_forward_hooks", "_forward_pre_hooks"
+
+
+def without(*kinds):
+    def change(lifted):
+        for m in lifted.module.modules():
+            for kind in kinds:
+                getattr(m, kind).clear()
+
+    return change
+
+
+def parameter_hooks(module):
+    return [
+        f"`{name}`"
+        for name, p in module.named_parameters()
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None)
+    ]
+
+
+def suspects(module, notes, decomposed):
+    """Suspects that are present in a module, by what it has and what its run noted."""
+    found = []
+    applied = [e for e in notes.seen.get("function", ()) if not e[2].endswith("CheckpointFunction")]
+    if len(applied) < len(notes.seen.get("function", ())):
+        found.append(Suspect(
+            "reentrant checkpointing", notes.said("checkpoint"),
+            "is checkpointed with use_reentrant=True, so that its forward pass is exported without gradients",
+            "export with use_reentrant=False (`gradient_checkpointing_enable(gradient_checkpointing_kwargs={\"use_reentrant\": False})` in "
+            "transformers), or without checkpointing: Headwater recomputes by itself", functions=True,
+        ))  # fmt: skip
+    if applied:
+        names = ", ".join(dict.fromkeys(name for _, _, name in applied))
+        found.append(Suspect(
+            "autograd.Function", notes.said("function"),
+            f"applies the autograd function {names}, whose backward pass torch.export leaves out: the archive differentiates its forward pass",
+            f"write it {DETACH}; or as an operator of torch.library, which Headwater then needs as well (CONTRIBUTING.md, From outside)",
+            functions=True,
+        ))  # fmt: skip
+    if hooks := hooked(module, *BACKWARD):
+        found.append(Suspect(
+            "module backward hooks", ", ".join(hooks[:3]), "has backward hooks, which torch.export leaves out",
+            f"remove them, or change the gradient in forward, {DETACH}", change=without(*BACKWARD),
+        ))  # fmt: skip
+    if notes.seen.get("tensor hooks"):
+        found.append(Suspect(
+            "tensor hooks", notes.said("tensor hooks"), "registers hooks on tensors, which torch.export leaves out",
+            f"remove them, or change the gradient in forward, {DETACH}", ignore=("tensor hooks",),
+        ))  # fmt: skip
+    if names := parameter_hooks(module):
+        found.append(Suspect(
+            "parameter hooks", ", ".join(names[:3]), "has hooks on parameters, which torch.export leaves out",
+            f"remove them, or change the gradient in forward, {DETACH}; clipping and scaling are settings of the training run",
+            parameter_hooks=False,
+        ))  # fmt: skip
+    if notes.seen.get("inference_mode"):
+        found.append(Suspect(
+            "inference_mode", notes.said("inference_mode"),
+            "computes under `torch.inference_mode`, which torch.export leaves out: the archive has gradients there",
+            "use `torch.no_grad` in its place, and export with decompose=False", ignore=("inference_mode",),
+        ))  # fmt: skip
+    if notes.seen.get("no_grad"):
+        norm = any(type(h).__name__ == "SpectralNorm" for m in module.modules() for h in m._forward_pre_hooks.values())
+        remedy = "export with decompose=False, which keeps it, or `detach` the results"
+        if norm:
+            remedy += "; it is written by the old torch.nn.utils.spectral_norm: use torch.nn.utils.parametrizations.spectral_norm"
+        found.append(Suspect(
+            "no_grad", notes.said("no_grad"),
+            "computes under `no_grad`, which run_decompositions leaves out: the archive has gradients there" if decomposed else
+            "computes under `no_grad`, which the archive has not", remedy, ignore=("no_grad",),
+        ))  # fmt: skip
+    if notes.seen.get("detach"):
+        found.append(Suspect(
+            "detach", notes.said("detach"), "detaches tensors, and the archive does not",
+            "use `detach` in place of `.data`, and export with decompose=False", ignore=("detach",),
+        ))  # fmt: skip
+    if notes.seen.get("saved tensors"):
+        found.append(Suspect(
+            "saved_tensors_hooks", notes.said("saved tensors"), "changes saved tensors by hooks, which torch.export leaves out",
+            "leave the hooks out: Headwater decides itself what it saves", ignore=("saved tensors",),
+        ))  # fmt: skip
+    if hooks := hooked(module, *FORWARD):
+        found.append(Suspect(
+            "forward hooks", ", ".join(hooks[:3]), "has forward hooks that were not there when it was exported",
+            "export the module as it is now", change=without(*FORWARD),
+        ))  # fmt: skip
+    found.append(Suspect(
+        "mode", "the model", f"is in {'training' if module.training else 'evaluation'} mode, and was exported in the other one",
+        f"call module.{'eval' if not module.training else 'train'}() before both, and export again", change=other_mode,
+    ))  # fmt: skip
+    found.append(Suspect(
+        "exporting", "the model", "takes another way while it is exported: its code asks torch.compiler.is_exporting() or is_compiling()",
+        "make both ways compute the same, or export the way that trains", around=[as_exported],
+    ))  # fmt: skip
+    return found
+
+
+def other_mode(lifted):
+    lifted.module.train(not lifted.module.training)
+
+
+ALWAYS = "mode", "exporting"
+LOOKED_FOR = (
+    "other weights, autograd functions, reentrant checkpointing, hooks of modules, parameters, tensors and saved tensors, no_grad, "
+    "inference_mode, detach, the mode of training, torch.compiler.is_exporting, state in Python that a call changes"
+)
+
+
+def refuse(module, program, args, judge, theirs, different, run):
+    """Raises ModuleDiffers with the cause of these differences."""
+    from .agreement import ModuleDiffers
+
+    head = "the archive does not compute what the module computes: " + "; ".join(str(d) for d in different[:3])
+    head += f"; and {len(different) - 3} more" if len(different) > 3 else ""
+    notes = Notes(module)
+    try:
+        attempt(module, args, run, [], notes)
+    except Exception:  # it ran before; being watched, it does not
+        pass
+    decomposed = not any(n.target is torch.ops.higher_order.wrap_with_set_grad_enabled for n in program.graph.nodes)
+    found = suspects(module, notes, decomposed)
+    present = [s for s in found if s.kind not in ALWAYS]
+    trials = [[s] for s in found] + ([present] if len(present) > 1 else [])
+    for trial in trials:
+        try:
+            mine = attempt(module, args, run, trial)
+        except Exception:  # a module that cannot run without it
+            continue
+        if not judge.differences(mine, theirs)[0]:
+            causes = " And it ".join(f"{s.cause}: {s.found}. Remedy: {s.remedy}." for s in trial)
+            raise ModuleDiffers(f"{head}. The cause, proved by running the module without it: it {causes}")
+    if changed := unsteady(module, args, run):
+        raise ModuleDiffers(
+            f"{head}. The cause: each call of the module changes what the next one computes, by state in Python{changed}, which an "
+            "archive does not have. Remedy: keep it in a buffer, or give it as an input"
+        )
+    if present:
+        head += ". What the module has of the things that torch.export is known to leave out, none of which explains all of it: "
+        head += "; ".join(f"{s.kind} ({s.found})" for s in present)
+    raise ModuleDiffers(f"{head}. The cause was not found. Looked for were: {LOOKED_FOR}")
+
+
+def attempt(module, args, run, trial, notes=None):
+    """What the module computes without the suspects of a trial."""
+    from .agreement import Run, values
+
+    ignore = tuple(kind for s in trial for kind in s.ignore)
+    hooks = all(s.parameter_hooks for s in trial)
+
+    def note(kind, name=""):
+        if notes is not None:
+            notes.note(kind, name)
+
+    def function(cls):
+        note("function", cls.__qualname__)
+        if cls is CheckpointFunction:
+            note("checkpoint", "`torch.utils.checkpoint`")
+
+    def change(lifted):
+        if notes is not None:
+            notes.names = {id(m): name for name, m in lifted.module.named_modules()}
+        if hooks:
+            lifted.hook()
+        for suspect in trial:
+            if suspect.change:
+                suspect.change(lifted)
+
+    @contextlib.contextmanager
+    def around():
+        with contextlib.ExitStack() as stack:
+            for context in [c for s in trial for c in s.around]:
+                stack.enter_context(context())
+            stack.enter_context(watching_functions(function, plain=any(s.functions for s in trial)))
+            stack.enter_context(watching_contexts(note, ignore))
+            if notes is not None:
+                stack.enter_context(notes.following())
+            yield
+
+    return values(module, args, Run(change=change, around=around, calls=calls(note, ignore), given=run.given))
+
+
+def unsteady(module, args, run):
+    """Says whether a second call with the same weights computes something else, and which attributes of Python changed."""
+    from .agreement import compare, values
+    from .agreement import Run
+
+    copies = []
+
+    def twice(lifted):
+        lifted.hook()
+        copies.append(lifted.module)
+        if len(copies) == 2:  # the second run takes up the first one's attributes
+            for mine, before in zip(copies[1].modules(), copies[0].modules()):
+                for name, value in vars(before).items():
+                    if isinstance(value, (bool, int, float, str)):
+                        setattr(mine, name, value)
+
+    try:
+        first, second = (values(module, args, Run(change=twice, given=run.given)) for _ in range(2))
+    except Exception:
+        return None
+    if all(compare(name, first[name], second.get(name)) is None for name in first):
+        return None
+    changed = [
+        f"`{path}.{name}`".replace("`.", "`")
+        for (path, m), before in zip(copies[0].named_modules(), module.modules())
+        for name, value in vars(m).items()
+        if isinstance(value, (bool, int, float, str)) and vars(before).get(name) != value
+    ]
+    return f" ({', '.join(changed[:3])})" if changed else " (not found among its attributes)"
