@@ -9,10 +9,15 @@ import sys
 from dataclasses import dataclass, field
 
 import torch
+from torch.export.graph_signature import InputKind
 from torch.nn.modules import module as registered
+from torch.nn.functional import normalize
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils.checkpoint import CheckpointFunction
 
 from . import lifting
+from .truth import GivenGraph, LiftedGraph, evaluate
 
 PACKAGES = os.path.dirname(torch.__file__), os.path.dirname(__file__)
 
@@ -38,8 +43,14 @@ class Notes:
     @contextlib.contextmanager
     def following(self):
         """Keeps the path of the module that is running."""
-        before = registered.register_module_forward_pre_hook(lambda m, _: self.stack.append(self.names.get(id(m), "")))
-        after = registered.register_module_forward_hook(lambda m, _, out: self.stack.pop() and None, always_call=True)
+        def enter(m, inputs):
+            self.stack.append(self.names.get(id(m), ""))
+
+        def leave(m, inputs, out):
+            self.stack.pop()
+
+        before = registered.register_module_forward_pre_hook(enter)
+        after = registered.register_module_forward_hook(leave, always_call=True)
         try:
             yield
         finally:
@@ -151,8 +162,9 @@ class NoHandle:
         pass
 
 
-def calls(note, ignore=()):
-    """The class of a function mode that notes calls which decide about gradients, and ignores those of the kinds given."""
+def calls(note, ignore=(), dark=lambda: False):
+    """The class of a function mode that notes calls which decide about gradients, and ignores those of the kinds given. While
+    `dark()`, nothing has a gradient."""
 
     class Watched(lifting.Calls):
         def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -164,10 +176,13 @@ def calls(note, ignore=()):
                 note("no_grad", "`no_grad`")
                 if "no_grad" in ignore:
                     return None
-            elif func is torch.Tensor.detach or func is torch.Tensor.data.__get__:
-                note("detach", "`detach`" if func is torch.Tensor.detach else "`.data`")
+            elif func is torch.Tensor.detach:
+                note("detach", "`detach`")
                 if "detach" in ignore:
                     return args[0]
+            if dark() and func is not torch.Tensor.backward:
+                with torch.no_grad():
+                    return super().__torch_function__(func, types, args, kwargs)
             return super().__torch_function__(func, types, args, kwargs)
 
     return Watched
@@ -223,6 +238,7 @@ class Suspect:
     change: object = None
     parameter_hooks: bool = True
     around: list = field(default_factory=list)
+    dark: bool = False  # nothing has a gradient after the checkpoint
 
 
 DETACH = (
@@ -270,9 +286,10 @@ def suspects(module, notes, decomposed):
     if len(applied) < len(notes.seen.get("function", ())):
         found.append(Suspect(
             "reentrant checkpointing", notes.said("checkpoint"),
-            "is checkpointed with use_reentrant=True, so that its forward pass is exported without gradients",
+            "is checkpointed with use_reentrant=True, whose forward pass runs under no_grad: it is exported without gradients, and so is "
+            "what comes after",
             "export with use_reentrant=False (`gradient_checkpointing_enable(gradient_checkpointing_kwargs={\"use_reentrant\": False})` in "
-            "transformers), or without checkpointing: Headwater recomputes by itself", functions=True,
+            "transformers), or without checkpointing: Headwater recomputes by itself", dark=True,
         ))  # fmt: skip
     if applied:
         names = ", ".join(dict.fromkeys(name for _, _, name in applied))
@@ -304,11 +321,14 @@ def suspects(module, notes, decomposed):
             "computes under `torch.inference_mode`, which torch.export leaves out: the archive has gradients there",
             "use `torch.no_grad` in its place, and export with decompose=False", ignore=("inference_mode",),
         ))  # fmt: skip
+    if norms := spectral_norms(module):
+        found.append(Suspect(
+            "spectral norm", ", ".join(f"`{path}`" for path in norms[:3]),
+            "has a spectral norm, which iterates under `no_grad` in the forward pass; run_decompositions leaves the `no_grad` out",
+            "export with decompose=False", around=[differentiated_spectral_norms],
+        ))  # fmt: skip
     if notes.seen.get("no_grad"):
-        norm = any(type(h).__name__ == "SpectralNorm" for m in module.modules() for h in m._forward_pre_hooks.values())
         remedy = "export with decompose=False, which keeps it, or `detach` the results"
-        if norm:
-            remedy += "; it is written by the old torch.nn.utils.spectral_norm: use torch.nn.utils.parametrizations.spectral_norm"
         found.append(Suspect(
             "no_grad", notes.said("no_grad"),
             "computes under `no_grad`, which run_decompositions leaves out: the archive has gradients there" if decomposed else
@@ -317,7 +337,7 @@ def suspects(module, notes, decomposed):
     if notes.seen.get("detach"):
         found.append(Suspect(
             "detach", notes.said("detach"), "detaches tensors, and the archive does not",
-            "use `detach` in place of `.data`, and export with decompose=False", ignore=("detach",),
+            "export with decompose=False", ignore=("detach",),
         ))  # fmt: skip
     if notes.seen.get("saved tensors"):
         found.append(Suspect(
@@ -340,6 +360,43 @@ def suspects(module, notes, decomposed):
     return found
 
 
+def spectral_norms(module):
+    """Paths of the modules with a spectral norm, the old one of a hook or the new one of a parametrization."""
+    return [
+        path
+        for path, m in module.named_modules()
+        if isinstance(m, _SpectralNorm) or any(isinstance(h, SpectralNorm) for h in m._forward_pre_hooks.values())
+    ]
+
+
+def differentiated_spectral_norms():
+    """Spectral norms with gradients through their iterations, as they are decomposed."""
+
+    def old(self, module, do_power_iteration):
+        weight, u, v = (getattr(module, self.name + part) for part in ("_orig", "_u", "_v"))
+        rows, a, b = self.reshape_weight_to_matrix(weight), u.clone(), v.clone()
+        for _ in range(self.n_power_iterations if do_power_iteration else 0):
+            b = normalize(rows.t() @ a, dim=0, eps=self.eps)
+            a = normalize(rows @ b, dim=0, eps=self.eps)
+        u.data, v.data = a, b
+        return weight / torch.dot(a, rows @ b)
+
+    def new(self, weight):
+        if weight.ndim == 1:
+            return normalize(weight, dim=0, eps=self.eps)
+        rows, a, b = self._reshape_weight_to_matrix(weight), self._u.clone(), self._v.clone()
+        for _ in range(self.n_power_iterations if self.training else 0):
+            a = normalize(rows @ b, dim=0, eps=self.eps)
+            b = normalize(rows.t() @ a, dim=0, eps=self.eps)
+        self._u.data, self._v.data = a, b
+        return weight / torch.vdot(a, rows @ b)
+
+    stack = contextlib.ExitStack()
+    stack.enter_context(patched(SpectralNorm, compute_weight=old))
+    stack.enter_context(patched(_SpectralNorm, forward=new))
+    return stack
+
+
 def other_mode(lifted):
     lifted.module.train(not lifted.module.training)
 
@@ -347,13 +404,14 @@ def other_mode(lifted):
 ALWAYS = "mode", "exporting"
 LOOKED_FOR = (
     "other weights, autograd functions, reentrant checkpointing, hooks of modules, parameters, tensors and saved tensors, no_grad, "
-    "inference_mode, detach, the mode of training, torch.compiler.is_exporting, state in Python that a call changes"
+    "inference_mode, detach, spectral norm, the mode of training, torch.compiler.is_exporting, parameters kept as constants, "
+    "state in Python that a call changes"
 )
 
 
 def refuse(module, program, args, judge, theirs, different, run):
     """Raises ModuleDiffers with the cause of these differences."""
-    from .agreement import ModuleDiffers
+    from .agreement import ModuleDiffers, archive_values
 
     head = "the archive does not compute what the module computes: " + "; ".join(str(d) for d in different[:3])
     head += f"; and {len(different) - 3} more" if len(different) > 3 else ""
@@ -374,6 +432,20 @@ def refuse(module, program, args, judge, theirs, different, run):
         if not judge.differences(mine, theirs)[0]:
             causes = " And it ".join(f"{s.cause}: {s.found}. Remedy: {s.remedy}." for s in trial)
             raise ModuleDiffers(f"{head}. The cause, proved by running the module without it: it {causes}")
+    if baked := parameters_as_constants(module, program):
+        graph = GivenGraph if run.given else LiftedGraph
+        try:
+            truth = evaluate(program, args, graph=graph, known=baked.items())
+            same = not judge.differences(attempt(module, args, run, []), archive_values(program, args, truth, graph))[0]
+        except Exception:
+            same = False
+        if same:
+            names = ", ".join(f"`{name}`" for name in dict.fromkeys(baked.values()))
+            raise ModuleDiffers(
+                f"{head}. The cause, proved by running the archive otherwise: it holds the values of {names} as constants, because forward "
+                "reads these parameters by another way than the attribute of the module that has them, such as a list, a dict or a "
+                "function. Remedy: read `self.name`, or register them in a ParameterList or ModuleList"
+            )
     if changed := unsteady(module, args, run):
         raise ModuleDiffers(
             f"{head}. The cause: each call of the module changes what the next one computes, by state in Python{changed}, which an "
@@ -383,6 +455,20 @@ def refuse(module, program, args, judge, theirs, different, run):
         head += ". What the module has of the things that torch.export is known to leave out, none of which explains all of it: "
         head += "; ".join(f"{s.kind} ({s.found})" for s in present)
     raise ModuleDiffers(f"{head}. The cause was not found. Looked for were: {LOOKED_FOR}")
+
+
+def parameters_as_constants(module, program):
+    """Constants of an archive that have the bits of a trainable parameter, with its name."""
+    from .agreement import bits
+
+    constants = {s.target for s in program.graph_signature.input_specs if s.kind is InputKind.CONSTANT_TENSOR}
+    return {
+        target: name
+        for target in constants
+        for name, p in module.named_parameters()
+        if p.requires_grad and (value := program.constants[target]).shape == p.shape and value.dtype == p.dtype
+        and p.numel() > 0 and torch.equal(bits(value), bits(p))
+    }  # fmt: skip
 
 
 def attempt(module, args, run, trial, notes=None):
@@ -396,10 +482,13 @@ def attempt(module, args, run, trial, notes=None):
         if notes is not None:
             notes.note(kind, name)
 
+    after = []
+
     def function(cls):
         note("function", cls.__qualname__)
         if cls is CheckpointFunction:
             note("checkpoint", "`torch.utils.checkpoint`")
+            after.append(any(s.dark for s in trial))
 
     def change(lifted):
         if notes is not None:
@@ -421,13 +510,12 @@ def attempt(module, args, run, trial, notes=None):
                 stack.enter_context(notes.following())
             yield
 
-    return values(module, args, Run(change=change, around=around, calls=calls(note, ignore), given=run.given))
+    return values(module, args, Run(change=change, around=around, calls=calls(note, ignore, lambda: any(after)), given=run.given))
 
 
 def unsteady(module, args, run):
     """Says whether a second call with the same weights computes something else, and which attributes of Python changed."""
-    from .agreement import compare, values
-    from .agreement import Run
+    from .agreement import Run, compare, values
 
     copies = []
 

@@ -57,6 +57,8 @@ ADVICE = {
     "GuardOnDataDependent": "Its control flow or a size depends on values of tensors: choose with torch.where, and keep sizes fixed.",
     "Constraints violated": "A size that dynamic_shapes names is fixed by the model or by the example: give an example batch of 2 "
     "or more, and name sizes alone that forward does not fix.",
+    "fake tensor in the exported program": "Its forward pass uses `.data` of a tensor, which cannot be traced: use `detach()`, or write to the "
+    "tensor itself under torch.no_grad().",
     "missing a required argument": "The example does not fit forward: it must have a tensor for each argument, in order.",
 }
 

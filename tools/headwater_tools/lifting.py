@@ -167,7 +167,7 @@ class Calls(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: self.known.get(id(t), t), (args, kwargs))
-        if func is torch.Tensor.data.__set__:
+        if func == torch.Tensor.data.__set__:
             with torch.no_grad():
                 args[0].copy_(args[1])
             return None

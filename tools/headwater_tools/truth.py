@@ -188,10 +188,11 @@ class LiftedGraph(GivenGraph):
         return lift(value) if torch.is_tensor(value) else value
 
 
-def evaluate(program, args, keep=lambda node, value: False, graph=LiftedGraph):
+def evaluate(program, args, keep=lambda node, value: False, graph=LiftedGraph, known=()):
     """Runs an exported program forward and backward in float64, or as another `graph` class does.
 
-    `args` are the inputs of the exported module; `keep(node, value)` selects the intermediate values to return.
+    `args` are the inputs of the exported module; `keep(node, value)` selects the intermediate values to return. `known` are pairs of
+    a constant and the parameter that takes its place.
     Dropout is the identity. Raises ValueError when the program draws other random numbers: what it computes then is not one
     truth.
     """
@@ -205,7 +206,9 @@ def evaluate(program, args, keep=lambda node, value: False, graph=LiftedGraph):
             raise NotImplementedError(f"input {spec.arg.name} is a {spec.kind.name}")
         stored = program.state_dict.get(spec.target, program.constants.get(spec.target))
         key = (stored.untyped_storage().data_ptr(), stored.storage_offset(), stored.shape, stored.stride())
-        if spec.kind is InputKind.PARAMETER and key in storages:
+        if spec.target in dict(known):
+            value = parameters[dict(known)[spec.target]]
+        elif spec.kind is InputKind.PARAMETER and key in storages:
             truth.tied[spec.target], value = storages[key]
         else:
             value = graph.lift(stored)
