@@ -8,6 +8,7 @@ large as the gradient. What differs is refused, with its cause (`causes`).
 import contextlib
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 
 import torch
@@ -163,7 +164,7 @@ def values(module, args, run=None):
     found = {f"output.{i}": output for i, output in enumerate(outputs)}
     found |= {f"grad.{name}": p.grad for name, p in lifted.trainable() if p.grad is not None}
     found |= {f"state.{name}": tensor for name, tensor in lifting.state(lifted.module)}
-    return {name: dense(lifting.held(value)) for name, value in found.items()}
+    return {name: plain(lifting.held(value)) for name, value in found.items()}
 
 
 def archive_values(program, args, truth, graph):
@@ -173,11 +174,16 @@ def archive_values(program, args, truth, graph):
     found |= {f"grad.{name}": truth.grads[first] for name, first in truth.tied.items() if first in truth.grads}
     written = truth.buffers | truth.parameters
     written |= {name: written[first] for name, first in truth.tied.items() if first in written}
-    return found | {f"state.{name}": written.get(name, graph.lift(stored)) for name, stored in archived(program).items()}
+    found |= {f"state.{name}": written.get(name, graph.lift(stored)) for name, stored in archived(program).items()}
+    return {name: plain(value) for name, value in found.items()}
 
 
-def dense(value):
-    return value.to_dense() if torch.is_tensor(value) and value.layout is not torch.strided else value
+def plain(value):
+    """A tensor as goldens hold it: dense, complex numbers as pairs."""
+    if not torch.is_tensor(value):
+        return value
+    value = value if value.layout is torch.strided else value.to_dense()
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 @dataclass
@@ -211,8 +217,6 @@ def compare(name, mine, theirs):
         return Difference(name, 1.0, 0.0, said=f"is {list(mine.shape)} in the module and {list(theirs.shape)} in the archive")
     if torch.equal(mine, theirs) or not mine.numel():
         return None
-    if mine.dtype.is_complex or theirs.dtype.is_complex:
-        mine, theirs = torch.view_as_real(mine.resolve_conj()), torch.view_as_real(theirs.resolve_conj())
     whole = not mine.is_floating_point()
     mine, theirs = mine.double(), theirs.double()
     finite = mine.isfinite()
@@ -251,7 +255,8 @@ class Judge:
         largest = max((v.abs().max().item() for n, v in mine.items() if n.startswith("grad.") and v.numel()), default=0.0)
         for difference in list(near):
             difference.bound = self.bound(difference, mine)
-            limit = NEGLIGIBLE * max(largest if difference.name.startswith("grad.") else 0.0, difference.size)
+            share = 1.0 if self.run.given else NEGLIGIBLE
+            limit = share * max(largest if difference.name.startswith("grad.") else 0.0, difference.size)
             difference.rounding = difference.bound >= difference.size
             if not difference.error <= difference.bound or not difference.bound <= limit:
                 if difference.error <= difference.bound:
@@ -304,8 +309,9 @@ class Disturb:
 # ---------------------------------------------------------------------------------------------------- the whole
 
 
-def agree(module, program, args, truth, graph):
-    """Returns the `Agreement` of a module with its archive, which has been evaluated to `truth` by `graph`.
+def agree(module, program, args, truth, graph, recorded=None):
+    """Returns the `Agreement` of a module with its archive, which has been evaluated to `truth` by `graph`; and with values that were
+    `recorded` before, if they are given by name.
 
     Raises ModuleDiffers, with what differs, the cause and the remedy.
     """
@@ -320,19 +326,25 @@ def agree(module, program, args, truth, graph):
         if RANDOM in str(error):
             raise
         run, found.dtype = Run(given=True), "as given"
-        found.why = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:200]
+        text = re.sub(r" at 0x\w+", "", str(error).strip()).splitlines()
+        found.why = ": ".join([type(error).__name__, *text[:1]])[:200]
         mine = values(module, args, run)
         theirs = archive_values(program, args, evaluate(program, args, graph=GivenGraph), GivenGraph)
     judge = Judge(module, args, program, run)
     different, near = judge.differences(mine, theirs)
     if different:
         refuse(module, program, args, judge, theirs, different, run)
+    if recorded is not None:
+        older, more = judge.differences({n: v for n, v in mine.items() if n in recorded}, recorded)
+        if older:
+            raise ModuleDiffers(f"the golden does not hold what the module computes: {'; '.join(map(str, older[:3]))}: record it again")
+        near = near + more
     twins(module, program, args, graph, run)
     found.outputs = sum(n.startswith("output.") and torch.is_tensor(v) for n, v in mine.items())
     found.gradients, found.buffers = len(truth.grads), len(truth.buffers)
     for difference in near:
         if difference.rounding:
-            found.rounding.append(difference.name)
+            found.rounding += [difference.name] * (difference.name not in found.rounding)
         elif difference.error / difference.size > found.worst:
             found.worst, found.where = difference.error / difference.size, difference.name
             found.bound = difference.bound / difference.size

@@ -84,9 +84,9 @@ class Transposed(nn.Module):
         return self.conv(self.linear(x).unsqueeze(1)).mean()
 
 
-def main(folder):
-    hashes = {}
-    torch.set_num_threads(1)
+def models():
+    """Name to module and inputs."""
+    found = {}
     for name, make, shapes in (
         ("one_key", OneKey, [(3, 7, 8), (3, 1, 8)]),
         ("normed", Normed, [(8, 16)]),
@@ -96,7 +96,14 @@ def main(folder):
         ("transposed", Transposed, [(4, 8)]),
     ):
         torch.manual_seed(0)
-        module, args = make(), tuple(torch.randn(s) for s in shapes)
+        found[name] = make(), tuple(torch.randn(s) for s in shapes)
+    return found
+
+
+def main(folder):
+    hashes = {}
+    torch.set_num_threads(1)
+    for name, (module, args) in models().items():
         archive = Path(folder) / f"{name}.pt2"
         export(module, args, archive, compress=True)
         golden = archive.with_name(f"{name}{SUFFIX}")

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import torch
 from torch.export.graph_signature import InputKind
-from torch.nn.modules import module as registered
 from torch.nn.functional import normalize
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -27,45 +26,31 @@ class Notes:
 
     def __init__(self, module):
         self.names = {id(m): name for name, m in module.named_modules()}
-        self.stack, self.seen = [], {}
+        self.seen = {}
 
     def note(self, kind, name=""):
-        entry = (self.stack[-1] if self.stack else "", line(), name)
+        entry = (*self.place(), name)
         if entry not in self.seen.setdefault(kind, []):
             self.seen[kind].append(entry)
+
+    def place(self):
+        """Path of the innermost module that is running, file and line of the innermost call outside of PyTorch and these tools."""
+        frame, path, line = sys._getframe(1), "", ""
+        while frame:
+            file = frame.f_code.co_filename
+            if not line and not file.startswith((*PACKAGES, "<")) and os.path.basename(file) != "contextlib.py":
+                line = f"{os.path.basename(file)}:{frame.f_lineno}"
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, torch.nn.Module) and id(owner) in self.names:
+                return self.names[id(owner)], line
+            frame = frame.f_back
+        return path, line
 
     def said(self, kind, most=3):
         """Places and names in words."""
         entries = self.seen.get(kind, [])
         words = [f"{name or 'a call'} in {f'`{path}`' if path else 'the model'}{f' ({at})' if at else ''}" for path, at, name in entries]
         return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
-
-    @contextlib.contextmanager
-    def following(self):
-        """Keeps the path of the module that is running."""
-        def enter(m, inputs):
-            self.stack.append(self.names.get(id(m), ""))
-
-        def leave(m, inputs, out):
-            self.stack.pop()
-
-        before = registered.register_module_forward_pre_hook(enter)
-        after = registered.register_module_forward_hook(leave, always_call=True)
-        try:
-            yield
-        finally:
-            before.remove()
-            after.remove()
-
-
-def line():
-    """File and line of the innermost call outside of PyTorch and these tools."""
-    frame = sys._getframe(1)
-    while frame and (frame.f_code.co_filename.startswith(PACKAGES) or frame.f_code.co_filename.startswith("<")):
-        frame = frame.f_back
-    if frame is None or "contextlib" in frame.f_code.co_filename:
-        return ""
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def functions(of=torch.autograd.Function):
@@ -188,6 +173,13 @@ def calls(note, ignore=(), dark=lambda: False):
     return Watched
 
 
+def within_torch(frame):
+    """True if the code that enters a context, or that calls a function which has it as a decorator, is PyTorch's own."""
+    while frame and os.path.basename(frame.f_code.co_filename) in ("_contextlib.py", "contextlib.py"):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(PACKAGES[0])
+
+
 @contextlib.contextmanager
 def watching_contexts(note, ignore=()):
     """Notes `inference_mode` and hooks of saved tensors, and makes those without effect that are ignored."""
@@ -199,7 +191,8 @@ def watching_contexts(note, ignore=()):
             enter, leave = owner.__enter__, owner.__exit__
 
             def entered(self, enter=enter, kind=kind, name=name):
-                note(kind, name)
+                if not within_torch(sys._getframe(1)):
+                    note(kind, name)
                 return None if kind in ignore else enter(self)
 
             def left(self, *error, leave=leave, kind=kind):
@@ -451,10 +444,31 @@ def refuse(module, program, args, judge, theirs, different, run):
             f"{head}. The cause: each call of the module changes what the next one computes, by state in Python{changed}, which an "
             "archive does not have. Remedy: keep it in a buffer, or give it as an input"
         )
+    if exported_again(module, args, judge, run):
+        places = f" ({notes.said('no_grad')})" if notes.seen.get("no_grad") else ""
+        raise ModuleDiffers(
+            f"{head}. The cause, proved by exporting the module once more without decompose=True, which agrees with it: run_decompositions "
+            f"loses gradients where forward computes or writes under `no_grad`{places}; or the module has been changed since the export, "
+            "in something that is neither parameter nor buffer. Remedy: export it as it is now, with decompose=False"
+        )
     if present:
         head += ". What the module has of the things that torch.export is known to leave out, none of which explains all of it: "
         head += "; ".join(f"{s.kind} ({s.found})" for s in present)
     raise ModuleDiffers(f"{head}. The cause was not found. Looked for were: {LOOKED_FOR}")
+
+
+def exported_again(module, args, judge, run):
+    """True if the training form of the module, exported now, agrees with it."""
+    from .agreement import archive_values
+
+    graph = GivenGraph if run.given else LiftedGraph
+    try:
+        copied = lifting.Module(module, lift=False).module  # an export counts as a call of the module
+        program = torch.export.export(copied, tuple(args), strict=False)
+        theirs = archive_values(program, args, evaluate(program, args, graph=graph), graph)
+        return not judge.differences(attempt(module, args, run, []), theirs)[0]
+    except Exception:
+        return False
 
 
 def parameters_as_constants(module, program):
@@ -506,8 +520,6 @@ def attempt(module, args, run, trial, notes=None):
                 stack.enter_context(context())
             stack.enter_context(watching_functions(function, plain=any(s.functions for s in trial)))
             stack.enter_context(watching_contexts(note, ignore))
-            if notes is not None:
-                stack.enter_context(notes.following())
             yield
 
     return values(module, args, Run(change=change, around=around, calls=calls(note, ignore, lambda: any(after)), given=run.given))

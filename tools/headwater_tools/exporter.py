@@ -11,6 +11,7 @@ import torch
 from torch._subclasses import fake_impls
 from torch.export.graph_signature import OutputKind
 
+from . import foresight
 from .training import WRAPPER, loss_of
 
 # A stack trace names the line of the model first and its callers above it. The innermost calls are what a reader needs.
@@ -27,15 +28,20 @@ def export(module, args, path, dynamic_shapes=None, decompose=False, compress=Fa
 
     Stack traces are shortened to the two innermost calls, with paths relative to the place where packages are installed
     or to the working directory, so that an archive does not tell where its author keeps files.
+
+    Warns (`ExportWarning`) of evaluation mode, of what the archive will lack (hooks, autograd functions, reentrant checkpointing,
+    no_grad when decomposed), of inputs that nothing reads and of equal ones.
     """
     fake_impls.op_implementations_dict[torch.ops.aten._ctc_loss.Tensor] = fake_ctc_loss
     try:
-        program = torch.export.export(module, tuple(args), strict=False, dynamic_shapes=dynamic_shapes)
+        with foresight.watching(module) as notes:
+            program = torch.export.export(module, tuple(args), strict=False, dynamic_shapes=dynamic_shapes)
     except Exception as error:
         if advice := advise(str(error)):
             raise ValueError(f"torch.export refuses the model. {advice}") from error
         raise
     returns_loss(program)
+    foresight.warn(module, args, program, notes, decompose)
     if decompose:
         program = program.run_decompositions({})
     for graph_module in program.graph_module.modules():

@@ -11,7 +11,7 @@ import copy
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .dropout import WithoutDropout
@@ -31,6 +31,9 @@ class Claimed(torch.Tensor):
             device=held.device,
         )  # fmt: skip
         made.held = held
+        if held.is_conj() or held.is_neg():  # views that are conjugated or negated when they are read
+            torch._C._set_conj(made, held.is_conj())
+            torch._C._set_neg(made, held.is_neg())
         return made
 
     def __repr__(self, *, tensor_contents=None):
@@ -83,7 +86,7 @@ class Lifting(TorchDispatchMode):
                     self.disturb(tensor)
         dtypes = iter(claims(func, args, kwargs, out))
         out = pytree.tree_map_only(torch.Tensor, lambda t: outside(t, next(dtypes)), out)
-        return return_and_correct_aliasing(func, args, kwargs, out)
+        return written(func, args, kwargs, out)
 
     def claimed(self, tensor):
         if isinstance(tensor, Claimed) or tensor.dtype not in LIFTED or tensor.device.type == "meta":
@@ -91,6 +94,27 @@ class Lifting(TorchDispatchMode):
         if tensor not in self.lifted:
             self.lifted[tensor] = claim(tensor)
         return self.lifted[tensor]
+
+
+def written(func, args, kwargs, out):
+    """An operator's results, of which those that it writes in place are the arguments themselves."""
+    if torch.Tag.inplace_view in func.tags:  # whose shape changes
+        with torch._C._DisableTorchDispatch():
+            func(*args, **kwargs)
+    given = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
+    own = {
+        next(iter(a.alias_info.before_set)): given[a.name]
+        for a in func._schema.arguments
+        if a.alias_info is not None and a.alias_info.is_write and a.name in given
+    }
+    results = out if isinstance(out, (tuple, list)) else [out]
+    if not own or len(func._schema.returns) != len(results):
+        return out
+    found = [
+        own.get(next(iter(r.alias_info.before_set), None), o) if r.alias_info is not None and r.alias_info.is_write else o
+        for r, o in zip(func._schema.returns, results)
+    ]
+    return type(out)(found) if isinstance(out, (tuple, list)) else found[0]
 
 
 def inside(value):

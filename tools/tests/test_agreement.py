@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 import warnings
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from headwater_tools import export, record
 from headwater_tools.agreement import ModuleDiffers
+from headwater_tools.foresight import ExportWarning
 from safetensors import safe_open
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -88,10 +90,10 @@ def batch():
     return (torch.randn(5, 3, generator=torch.Generator().manual_seed(1)),)
 
 
-def taken(module, args, folder, change=lambda m: None, warned=True, **how):
+def taken(module, args, folder, change=lambda m: None, **how):
     """Exports, changes the module, and records; returns the golden's statement and its tensors."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore" if warned else "error")
+        warnings.simplefilter("ignore")
         export(module, args, folder / "m.pt2", **how)
     change(module)
     record(module, args, folder / "m.golden.safetensors", intermediates="none")
@@ -560,6 +562,52 @@ def test_gradients_of_sparse_embeddings_are_recorded_dense(decompose, tmp_path):
     assert found[0].keys() == found[1].keys()
     assert all(torch.equal(a, found[1][n]) for n, a in found[0].items())
     assert found[0]["grad.table.weight"][3].eq(0).all() and found[0]["grad.table.weight"][7].ne(0).any()
+
+
+def warned(module, args, folder, **how):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        export(module, args, folder / "m.pt2", **how)
+    return [str(w.message) for w in found if w.category is ExportWarning]
+
+
+FORESEEN = {
+    "gradient_reversal": "autograd functions.*Reverse in the model .test_agreement.py:",
+    "wide_clamp_kept_under_another_name": "autograd functions.*WideClamp",
+    "tensor_hook": "hooks on tensors.*`register_hook` in the model .test_agreement.py:",
+    "parameter_hook": "hooks on parameters.*`first.weight`",
+    "full_backward_hook": "backward hooks of modules.*`first`",
+    "inference_mode": "inference_mode.*test_agreement.py:",
+    "saved_tensors": "hooks on saved tensors",
+    "reentrant": "reentrant.*use_reentrant=False",
+    "no_grad_decomposed": "no_grad is lost by decompose=True",
+}
+
+
+@pytest.mark.parametrize("name", FORESEEN)
+def test_export_warns_of_what_it_loses(name, tmp_path):
+    module, how, _ = LOST[name]
+    assert any(re.search(FORESEEN[name], text) for text in warned(module.train(), batch(), tmp_path, **how))
+
+
+def test_export_warns_of_modes_and_inputs(tmp_path):
+    x, y = torch.tensor([1.0, 5.0, 2.0]), torch.tensor([3.0, 2.0, 1.0])
+    assert warned(Pair(), (x, y), tmp_path) == []
+    one = warned(Pair(), (x, x), tmp_path)
+    assert "nothing reads the input `x`" in one[0] and "are one tensor" in one[1] and len(one) == 2
+    assert "`x` and `y` are equal" in warned(Pair(), (x, x.clone()), tmp_path)[0]
+
+    class Unread(Pair):
+        def forward(self, x, y):
+            return (x * self.w).sum()
+
+    assert warned(Unread(), (x, y), tmp_path) == ["nothing reads the input `y`"]
+    assert "the module is in evaluation mode" in warned(Batched().eval(), batch(), tmp_path)[0]
+    module = Batched().train()
+    module.norm.eval()
+    assert "`norm` is in evaluation mode" in warned(module, batch(), tmp_path)[0]
+    for name in "plain", "checkpoint", "recurrent", "transformer", "writes", "forward_hooks":
+        assert warned(BESIDE[name][0]().train(), batch(), tmp_path) == [], name
 
 
 def test_nothing_to_train_is_said(tmp_path):

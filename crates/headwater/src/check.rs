@@ -64,6 +64,8 @@ pub struct CheckReport {
     pub departures: Vec<String>,
     /// The archive that the golden was recorded from, if it is another one.
     pub foreign: Option<String>,
+    /// A remark, if the golden does not state that the archive computes what its PyTorch module computes.
+    pub module: Option<String>,
     /// The archive that was checked.
     pub archive: String,
     /// The file of the golden.
@@ -262,6 +264,7 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
         reordered: vec![],
         departures: departures(&bound.graph),
         foreign: golden.of_another(&model.path)?,
+        module: golden.unstated(),
         archive: model.path.display().to_string(),
         golden: golden.path().display().to_string(),
     };

@@ -142,6 +142,24 @@ impl Golden {
         self.fact("dropout") == Some("identity")
     }
 
+    /// A remark, unless the golden states that the archive computes in float64 what the module computes that it
+    /// was exported from.
+    pub fn unstated(&self) -> Option<String> {
+        match self.json("module").ok().filter(|stated| stated["agrees"] == true) {
+            None => Some(
+                "the golden does not state that the archive computes what its PyTorch module computes: gradients that \
+                 torch.export leaves out (hooks, autograd functions, no_grad) would not show. Record it again, or add \
+                 the statement with headwater_tools.certify"
+                    .into(),
+            ),
+            Some(stated) if stated["dtype"] != "float64" => Some(format!(
+                "module and archive were compared in the module's own precision, not in float64: {}",
+                stated["why"].as_str().unwrap_or("no reason is recorded")
+            )),
+            Some(_) => None,
+        }
+    }
+
     /// The archive that was evaluated, if `archive` is another one: its name and the first digits of its
     /// hash.
     ///

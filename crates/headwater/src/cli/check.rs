@@ -62,6 +62,7 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
     if zeros > 0 {
         printer.line(format!("{zeros} values are zero up to rounding: what they are made of cancels"));
     }
+    report.module.iter().for_each(|m| printer.line(m));
     report.evidence().iter().for_each(|e| printer.line(e));
     let model = args.model.display();
     match (report.passed(), &report.foreign) {

@@ -121,6 +121,10 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
         out.verdict = Verdict::Note;
         out.summary = format!("{}; {foreign}", out.summary);
     }
+    if let (Some(remark), Verdict::Pass) = (golden.as_ref().and_then(Golden::unstated), out.verdict) {
+        out.verdict = Verdict::Note;
+        out.summary = format!("{}; {remark}", out.summary);
+    }
     for t in tables::tables(&found, device.name()) {
         out = out.with(Block::Table(t));
     }
