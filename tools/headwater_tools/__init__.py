@@ -7,8 +7,10 @@
 `module.forward` returns its loss, alone or as the first of several outputs.
 """
 
+from .agreement import ModuleDiffers
 from .exporter import export
-from .recorder import record
+from .foresight import ExportWarning
+from .recorder import certify, record
 from .training import AdamW, Optimizer, train
 
-__all__ = ["AdamW", "Optimizer", "export", "record", "train"]
+__all__ = ["AdamW", "ExportWarning", "ModuleDiffers", "Optimizer", "certify", "export", "record", "train"]

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from . import lifting
 from .training import RANDOM, loss_of
-from .truth import GivenGraph, evaluate
+from .truth import CONTROL, GivenGraph, evaluate
 
 EPSILON = 2.0**-53  # of float64: the largest relative error of a rounding
 AT_ONCE = 16  # roundings of the largest element, up to which nothing is sampled
@@ -326,8 +326,7 @@ def agree(module, program, args, truth, graph, recorded=None):
         if RANDOM in str(error):
             raise
         run, found.dtype = Run(given=True), "as given"
-        text = re.sub(r" at 0x\w+", "", str(error).strip()).splitlines()
-        found.why = ": ".join([type(error).__name__, *text[:1]])[:200]
+        found.why = reason(program, error)
         mine = values(module, args, run)
         theirs = archive_values(program, args, evaluate(program, args, graph=GivenGraph), GivenGraph)
     judge = Judge(module, args, program, run)
@@ -349,6 +348,15 @@ def agree(module, program, args, truth, graph, recorded=None):
             found.worst, found.where = difference.error / difference.size, difference.name
             found.bound = difference.bound / difference.size
     return found
+
+
+def reason(program, error):
+    """The reason why a module does not run in float64."""
+    control = sorted({n.target._name for n in program.graph.nodes if n.target in CONTROL})
+    if control:
+        return f"{' and '.join(control)} of PyTorch compiles what it runs, in the dtypes that the module has"
+    text = re.sub(r" at 0x\w+", "", str(error).strip()).splitlines()
+    return ": ".join([type(error).__name__, *text[:1]])[:200]
 
 
 def twins(module, program, args, graph, run):

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .dropout import WithoutDropout
-from .truth import ATEN, LIFTED, WIDE, by_definition, default_float64, lift, view_or_copy
+from .truth import ATEN, LIFTED, RMS_NORMS, WIDE, by_definition, default_float64, lift, view_or_copy, with_epsilon
 
 
 
@@ -73,6 +73,8 @@ class Lifting(TorchDispatchMode):
         if func is ATEN.view.dtype and (args[0].dtype in LIFTED or args[1] in LIFTED):
             raise NotImplementedError(f"{func} reads the bits of a value, which have no float64 counterpart")
         args, kwargs = pytree.tree_map_only(torch.Tensor, self.claimed, (args, kwargs))
+        if func in RMS_NORMS:
+            args, kwargs = with_epsilon(args[0].dtype, args, kwargs)
         inner = pytree.tree_map(inside, (args, kwargs), is_leaf=lambda x: isinstance(x, torch.Tensor))
         with default_float64():
             if func is ATEN.view.default:  # PyTorch lays out the results of some operators otherwise in other dtypes

@@ -83,6 +83,19 @@ def grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
 WIDE = {ATEN._grouped_mm.default: grouped_mm}  # operators without a float64 kernel
 
 
+RMS_NORMS = ATEN.rms_norm.default, ATEN._fused_rms_norm.default
+
+
+def with_epsilon(dtype, args, kwargs):
+    """Arguments of an RMS norm, of which a missing epsilon is that of the dtype in which PyTorch would compute: float32's, of 16 bits
+    too. Lifted, it would be float64's."""
+    eps = kwargs.get("eps", args[3] if len(args) > 3 else None)
+    if eps is not None:
+        return args, kwargs
+    eps = torch.finfo(dtype if dtype is torch.float64 else torch.float32).eps
+    return (*args[:3], eps) if len(args) > 3 else args, kwargs if len(args) > 3 else {**kwargs, "eps": eps}
+
+
 class GivenGraph(torch.fx.Interpreter):
     """Runs a graph as it is and keeps the values of the nodes that `keep` selects."""
 
@@ -174,6 +187,12 @@ class LiftedGraph(GivenGraph):
             if node.meta["val"].dtype != node.args[0].meta["val"].dtype:
                 value = value.clone()
         return value
+
+    def fetch_args_kwargs_from_env(self, node):
+        args, kwargs = super().fetch_args_kwargs_from_env(node)
+        if node.target in RMS_NORMS and (val := node.args[0].meta.get("val")) is not None:
+            args, kwargs = with_epsilon(val.dtype, args, kwargs)
+        return args, kwargs
 
     def call_function(self, target, args, kwargs):
         if isinstance(target, torch._ops.HigherOrderOperator) and target not in (SET_GRAD, *CONTROL):

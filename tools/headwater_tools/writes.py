@@ -292,7 +292,8 @@ class Embeddings(nn.Module):
 
 
 RECORDED = {"embeddings": {"steps": 12, "optimizer": AdamW(lr=0.1)}}
-TRAIN_ALONE = {"embeddings"}  # decomposed, PyTorch cuts the gradients of weights that are written
+# Decomposed, PyTorch cuts the gradients of weights that are written, and leaves out `no_grad`.
+TRAIN_ALONE = {"embeddings", "pieces", "no_grad", "norms"}
 
 
 def models():

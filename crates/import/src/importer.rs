@@ -10,6 +10,7 @@ use crate::symbolic::Environment;
 use crate::ways_out;
 use headwater_core::graph::{InputRole, Origin};
 use headwater_core::ops::create::full::FULL;
+use headwater_core::ops::norm::stat_dtype;
 use headwater_core::ops::{Body, OpCx, OpDef};
 use headwater_core::tensor::TensorType;
 use headwater_core::{Attr, Attrs, Builder, Layout, Registry, ValueId};
@@ -149,6 +150,7 @@ impl<'a> Importer<'a> {
             self.number_as_tensor(number, &mut call)?;
         }
         call.check_numbers(resolved.op)?;
+        self.epsilon(resolved.op, &mut call)?;
         self.of_pairs(scope, node, complex, &mut call)?;
         if resolved.in_place && matches!(resolved.op.body, Body::View(_)) {
             return Err(Obstacle::Unsupported(
@@ -191,6 +193,17 @@ impl<'a> Importer<'a> {
         };
         let results: Vec<Made> = results.iter().enumerate().map(written).collect();
         Ok(self.define_first(scope, node, &results, resolved.schema.results)?)
+    }
+
+    /// Writes down the epsilon of an RMS norm that names none: that of the dtype in which it computes, of which the proof in f64
+    /// must not make another.
+    fn epsilon(&self, op: &'static OpDef, call: &mut Call) -> Result<(), Obstacle> {
+        let missing = call.attrs.get("eps").is_none();
+        if let (true, "rms_norm" | "_fused_rms_norm", Some(Some(x))) = (missing, op.name, call.tensors.first()) {
+            let dtype = stat_dtype(self.tensors.ty(&self.b, x.tensor).dtype).map_err(refused)?;
+            call.attrs.set("eps", dtype.epsilon());
+        }
+        Ok(())
     }
 
     /// Puts a number before the tensors of a call, as a tensor without dimensions. It has the dtype that PyTorch promotes a

@@ -44,8 +44,9 @@ pub(crate) fn unknown(target: &str) -> String {
             "write the loop in Python with a fixed number of steps, or as `scan`: it is unrolled"
         }
         _ => {
-            "export(..., decompose=True) replaces it if PyTorch has a decomposition; otherwise rewrite the line, or \
-             register it as an operator of your own (CONTRIBUTING.md, \"From outside\")"
+            "rewrite the line with other operators, or register it as an operator of your own (CONTRIBUTING.md, \"From \
+             outside\"). export(..., decompose=True) replaces it if PyTorch has a decomposition, and loses gradients where \
+             the model computes or writes under `no_grad`, which headwater_tools.record then refuses"
         }
     };
     format!("not supported yet: {way}; see docs/errors.md, HW-I015")

@@ -257,7 +257,9 @@ fn lay_out(
         return Err(Error::config("amp.stochastic_rounding", message));
     }
     if layout.buckets.is_empty() {
-        let message = "no trainable parameter gets a gradient: there is nothing to train";
+        let message = "no trainable parameter gets a gradient: there is nothing to train. The loss was exported without \
+                       gradients, as reentrant checkpointing is (export with use_reentrant=False), or forward computes it \
+                       under no_grad or from detached tensors";
         return Err(Error::Model(message.into()));
     }
     Ok(layout)

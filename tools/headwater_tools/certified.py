@@ -1,8 +1,8 @@
 """Adds to the repository's goldens the statement that module and archive agree, where they were recorded without it. Tensors and
 archives stay as they are.
 
-    python -m headwater_tools.certify goldens/          # all of them
-    python -m headwater_tools.certify goldens/ writes   # a folder of them
+    python -m headwater_tools.certified goldens/          # all of them
+    python -m headwater_tools.certified goldens/ writes   # a folder of them
 """
 
 import hashlib
