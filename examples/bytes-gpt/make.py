@@ -48,9 +48,10 @@ def main():
     batch = torch.export.Dim("batch", min=1)
     ids = samples[:4].long()
     shapes = {"input_ids": {0: batch}, "labels": {0: batch}}
-    export(module, (ids, ids), HERE / "gpt.pt2", dynamic_shapes=shapes, compress=True)
+    example = ids, ids.clone()  # of one tensor given twice, an export reads one place alone
+    export(module, example, HERE / "gpt.pt2", dynamic_shapes=shapes, compress=True)
     record(
-        module, (ids, ids), HERE / "gpt.golden.safetensors", data=HERE / "train.safetensors", eval=HERE / "heldout.safetensors",
+        module, example, HERE / "gpt.golden.safetensors", data=HERE / "train.safetensors", eval=HERE / "heldout.safetensors",
         names={"labels": "input_ids"}, batch=BATCH, steps=STEPS, seed=SEED, intermediates="none",
         optimizer=Optimizer("AdamW", lr=3e-3, weight_decay=0.1, decay="matrices", clip_norm=1.0, schedule="cosine", warmup=60),
     )  # fmt: skip

@@ -199,7 +199,9 @@ impl<'a> Importer<'a> {
     /// must not make another.
     fn epsilon(&self, op: &'static OpDef, call: &mut Call) -> Result<(), Obstacle> {
         let missing = call.attrs.get("eps").is_none();
-        if let (true, "rms_norm" | "_fused_rms_norm", Some(Some(x))) = (missing, op.name, call.tensors.first()) {
+        if let (true, "rms_norm" | "_fused_rms_norm", Some(Some(x))) =
+            (missing, op.name, call.tensors.first())
+        {
             let dtype = stat_dtype(self.tensors.ty(&self.b, x.tensor).dtype).map_err(refused)?;
             call.attrs.set("eps", dtype.epsilon());
         }

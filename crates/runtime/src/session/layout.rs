@@ -10,7 +10,7 @@ use headwater_core::target::Target;
 use headwater_core::train::update::loss_scale_type;
 use headwater_core::train::{BLOCK, Bucket, BucketLayout, Entry, Kept, Master, StateKey};
 use headwater_core::{DType, TensorType};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A tensor of the state.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,11 +46,13 @@ pub(crate) struct StateLayout {
 }
 
 impl StateLayout {
-    /// Flat buckets for what is trained, packed segments for the rest.
+    /// Flat buckets for what is trained, packed segments for the rest. `written` are the tensors that the model
+    /// itself writes, such as the weights of a momentum encoder.
     pub fn new(
         target: &Target,
         layout: &BucketLayout,
         tensors: &[ModelTensor],
+        written: &HashSet<&str>,
         training: Option<(&Training, &Groups)>,
     ) -> StateLayout {
         let mut state = StateLayout {
@@ -150,9 +152,11 @@ impl StateLayout {
         let numbers = state.pack("scalars", SegmentKind::Input, Holds::Scalars, scalars);
         state.scalars = Some(numbers);
         let (mut parameters, mut buffers, mut constants) = (Vec::new(), Vec::new(), Vec::new());
+        let mut changing = Vec::new();
         for t in tensors.iter().filter(|t| layout.find(&t.name).is_none()) {
             let key = t.key();
             let own = match key {
+                StateKey::Parameter(_) if written.contains(t.name.as_str()) => &mut changing,
                 StateKey::Parameter(_) => &mut parameters,
                 StateKey::Buffer(_) => &mut buffers,
                 _ => &mut constants,
@@ -160,6 +164,9 @@ impl StateLayout {
             own.push((key, t.ty.clone()));
         }
         state.pack("frozen parameters", SegmentKind::Constant, Holds::Parameters, parameters);
+        if !changing.is_empty() {
+            state.pack("written parameters", SegmentKind::State, Holds::Parameters, changing);
+        }
         state.pack("buffers", SegmentKind::State, Holds::Buffers, buffers);
         state.pack("constants", SegmentKind::Constant, Holds::Buffers, constants);
         state

@@ -35,7 +35,7 @@ use headwater_core::train::update;
 use headwater_core::train::{BucketLayout, BucketSize, Master, MomentForm, SparseEmbeddings, StateKey};
 use headwater_core::{DType, Graph, Tensor, TensorType};
 use layout::StateLayout;
-use model::tensors;
+use model::{tensors, written};
 use planned::{BoundProgram, bound};
 use program::{Interface, Program};
 use serde::{Deserialize, Serialize};
@@ -232,7 +232,7 @@ impl Session {
     pub fn new(device: Arc<dyn Device>, model: SessionModel, training: Option<Training>) -> Result<Session> {
         let Some(settings) = training else {
             let (layout, tensors) = (BucketLayout::default(), tensors(model.graph));
-            let state = StateLayout::new(device.target(), &layout, &tensors, None);
+            let state = StateLayout::new(device.target(), &layout, &tensors, &written(model.graph), None);
             let mut session = Session::empty(device, state, layout, tensors, Properties::default())?;
             session.load(model)?;
             return Ok(session);

@@ -1,8 +1,9 @@
 //! The tensors of a model: parameters, buffers, constants.
 
-use headwater_core::graph::InputRole;
+use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::train::StateKey;
 use headwater_core::{Graph, TensorType};
+use std::collections::HashSet;
 
 /// A tensor of the model that the session holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +26,15 @@ impl ModelTensor {
             _ => StateKey::Constant(name),
         }
     }
+}
+
+/// Names of the tensors that a graph writes.
+pub(super) fn written(graph: &Graph) -> HashSet<&str> {
+    let targets = graph.outputs.iter().filter_map(|o| match o.role {
+        OutputRole::Mutation(target) => graph.input_index(target),
+        _ => None,
+    });
+    targets.map(|i| graph.inputs[i].name.as_str()).collect()
 }
 
 /// Parameters, buffers and constants of a graph.

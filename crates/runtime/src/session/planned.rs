@@ -4,7 +4,7 @@
 use super::Training;
 use super::graphs;
 use super::layout::{Holds, StateLayout};
-use super::model::{ModelTensor, tensors};
+use super::model::{ModelTensor, tensors, written};
 use super::program::Interface;
 use crate::error::{self, Error, Result};
 use crate::optim::{Clip, Groups};
@@ -131,7 +131,10 @@ impl Planned {
         let program = bound(graph.clone(), &options, target, |compiled| {
             let layout = lay_out(&compiled.gradients, settings, precision.masters, &mut groups)?;
             let tensors = tensors(&compiled.graph);
-            let state = StateLayout::new(target, &layout, &tensors, Some((settings, &groups)));
+            let state = {
+                let written = written(&compiled.graph);
+                StateLayout::new(target, &layout, &tensors, &written, Some((settings, &groups)))
+            };
             let bound = Interface::bind(&state, &compiled.graph)?;
             let rows = |g: &ParameterGradient| Some((g.parameter.clone(), g.rows?));
             let sparse: Vec<(String, usize)> = compiled.gradients.iter().filter_map(rows).collect();
@@ -180,7 +183,10 @@ impl Planned {
         let (layout, tensors) = (BucketLayout::default(), tensors(graph));
         let mut made = None;
         let program = bound(graph.clone(), &options, target, |compiled| {
-            let state = StateLayout::new(target, &layout, &self::tensors(&compiled.graph), None);
+            let state = {
+                let (held, written) = (self::tensors(&compiled.graph), written(&compiled.graph));
+                StateLayout::new(target, &layout, &held, &written, None)
+            };
             let bound = Interface::bind(&state, &compiled.graph)?;
             made = Some(state);
             Ok(bound)
