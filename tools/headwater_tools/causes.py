@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.export.graph_signature import InputKind
 from torch.nn.functional import normalize
+from torch.nn.modules import module as registered
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils.checkpoint import CheckpointFunction
@@ -58,6 +59,10 @@ def functions(of=torch.autograd.Function):
     for cls in of.__subclasses__():
         yield cls
         yield from functions(cls)
+
+
+def named(cls):
+    return cls.__qualname__.split("<locals>.")[-1]
 
 
 class Context:
@@ -241,18 +246,22 @@ DETACH = (
 
 
 def hooked(module, *kinds):
-    """Paths of the modules that have hooks of these kinds, and the hooks' names."""
-    found = []
+    """Paths of the modules that have hooks of these kinds, and the hooks' names; hooks of all modules first."""
+    found = [f"all modules: {hook_name(h)}" for kind in kinds for h in getattr(registered, GLOBAL.get(kind, ""), {}).values()]
     for path, m in module.named_modules():
         for kind in kinds:
             for hook in getattr(m, kind, {}).values():
-                name = getattr(hook, "__qualname__", type(hook).__name__).replace(".<locals>", "")
-                found.append(f"`{path}`: {name}" if path else f"the model: {name}")
+                found.append(f"`{path}`: {hook_name(hook)}" if path else f"the model: {hook_name(hook)}")
     return found
+
+
+def hook_name(hook):
+    return getattr(hook, "__qualname__", type(hook).__name__).replace(".<locals>", "")
 
 
 BACKWARD = "_backward_hooks", "_backward_pre_hooks"
 FORWARD = "_forward_hooks", "_forward_pre_hooks"
+GLOBAL = {"_backward_hooks": "_global_backward_hooks", "_backward_pre_hooks": "_global_backward_pre_hooks"}
 
 
 def without(*kinds):
@@ -262,6 +271,18 @@ def without(*kinds):
                 getattr(m, kind).clear()
 
     return change
+
+
+@contextlib.contextmanager
+def without_global_hooks():
+    kept = {name: getattr(registered, name).copy() for name in GLOBAL.values()}
+    for name in kept:
+        getattr(registered, name).clear()
+    try:
+        yield
+    finally:
+        for name, hooks in kept.items():
+            getattr(registered, name).update(hooks)
 
 
 def parameter_hooks(module):
@@ -295,7 +316,7 @@ def suspects(module, notes, decomposed):
     if hooks := hooked(module, *BACKWARD):
         found.append(Suspect(
             "module backward hooks", ", ".join(hooks[:3]), "has backward hooks, which torch.export leaves out",
-            f"remove them, or change the gradient in forward, {DETACH}", change=without(*BACKWARD),
+            f"remove them, or change the gradient in forward, {DETACH}", change=without(*BACKWARD), around=[without_global_hooks],
         ))  # fmt: skip
     if notes.seen.get("tensor hooks"):
         found.append(Suspect(
@@ -499,7 +520,7 @@ def attempt(module, args, run, trial, notes=None):
     after = []
 
     def function(cls):
-        note("function", cls.__qualname__)
+        note("function", named(cls))
         if cls is CheckpointFunction:
             note("checkpoint", "`torch.utils.checkpoint`")
             after.append(any(s.dark for s in trial))

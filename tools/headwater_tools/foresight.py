@@ -10,7 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointFunction
 
-from .causes import BACKWARD, Notes, hooked, parameter_hooks, patched, watching_contexts, watching_functions
+from .causes import BACKWARD, Notes, hooked, named, parameter_hooks, patched, watching_contexts, watching_functions
 
 SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
 
@@ -26,7 +26,7 @@ def watching(module):
 
     def function(cls):
         kind = "checkpoint" if cls is CheckpointFunction else "function"
-        notes.note(kind, "`torch.utils.checkpoint`" if kind == "checkpoint" else cls.__qualname__)
+        notes.note(kind, "`torch.utils.checkpoint`" if kind == "checkpoint" else named(cls))
 
     def noted(method):
         def register(self, *args, **kwargs):

@@ -222,6 +222,11 @@ class Module:
                 self.parameters.append((name, tensor, self.known[id(tensor)]))
         with Copying(make):
             self.module = copy.deepcopy(module, dict(self.known))
+        if {id(t) for _, t in state(self.module)} != {id(t) for t in self.known.values()}:
+            raise ValueError(
+                f"a copy of the module has other parameters or buffers than the module: {type(module).__name__} or a part of it has a "
+                "`__deepcopy__` of its own, so that no run of it can be compared"
+            )
 
     def trainable(self):
         """Names and tensors of trainable parameters, tied ones under each of their names."""

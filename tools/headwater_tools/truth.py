@@ -195,6 +195,8 @@ class LiftedGraph(GivenGraph):
         return args, kwargs
 
     def call_function(self, target, args, kwargs):
+        if target is HIGHER.wrap_with_autocast:
+            raise ValueError("forward uses torch.autocast: leave it out, mixed precision is a setting of the training run (--amp)")
         if isinstance(target, torch._ops.HigherOrderOperator) and target not in (SET_GRAD, *CONTROL):
             raise NotImplementedError(f"{target} holds a sub-graph that float64 is not defined for here")
         if target is ATEN.view.dtype:

@@ -291,9 +291,25 @@ class Embeddings(nn.Module):
         return F.cross_entropy(self.head(self.emb(ids) * self.tied(labels)), ids)
 
 
-RECORDED = {"embeddings": {"steps": 12, "optimizer": AdamW(lr=0.1)}}
+class Momentum(nn.Module):
+    """A momentum encoder: the weights of `key` follow those of `query` while gradients are off, and have none."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.head = nn.Linear(4, 5), nn.Linear(4, 5), nn.Linear(5, 5, bias=False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            for q, k in zip(self.query.parameters(), self.key.parameters()):
+                k.mul_(0.8).add_(q, alpha=0.2)
+            key = F.normalize(self.key(x), dim=1)
+        query = F.normalize(self.head(torch.tanh(self.query(x))), dim=1)
+        return F.cross_entropy(query @ key.t() / 0.2, torch.arange(len(x)))
+
+
+RECORDED = {name: {"steps": 12, "optimizer": AdamW(lr=0.1)} for name in ("embeddings", "momentum")}
 # Decomposed, PyTorch cuts the gradients of weights that are written, and leaves out `no_grad`.
-TRAIN_ALONE = {"embeddings", "pieces", "no_grad", "norms"}
+TRAIN_ALONE = {"embeddings", "momentum", "pieces", "no_grad", "norms"}
 
 
 def models():
@@ -311,6 +327,7 @@ def models():
     found["loops"] = Loops(), (torch.randn(3, 4),), None
     found["norms"] = Norms(), (torch.randn(3, 4),), None
     found["embeddings"] = Embeddings(), (torch.tensor([0, 1, 1, 3, 5]), torch.tensor([2, 4, 0, 0, 6])), None
+    found["momentum"] = Momentum(), (torch.randn(6, 4),), None
     return found
 
 

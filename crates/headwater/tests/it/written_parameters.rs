@@ -11,12 +11,22 @@ use std::sync::Arc;
 
 #[test]
 fn rows_held_to_a_norm_train_as_in_pytorch() {
+    trains_as_in_pytorch("embeddings", 2);
+}
+
+/// Its momentum encoder's weights are trainable by name, and have no gradient.
+#[test]
+fn a_momentum_encoder_trains_as_in_pytorch() {
+    trains_as_in_pytorch("momentum", 3);
+}
+
+fn trains_as_in_pytorch(name: &str, gradients: usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens/writes");
-    let model = Model::open(&folder.join("embeddings.train.pt2")).unwrap();
-    let golden = Golden::read(&folder.join("embeddings.train.golden.safetensors")).unwrap();
+    let model = Model::open(&folder.join(format!("{name}.train.pt2"))).unwrap();
+    let golden = Golden::read(&folder.join(format!("{name}.train.golden.safetensors"))).unwrap();
     for precision in [DType::F64, DType::F32] {
         let report = check(&model, &golden, precision, &Cpu::new(2)).unwrap();
-        assert_eq!(report.of(Kind::Gradient).count(), 2, "gradients in {precision}");
+        assert_eq!(report.of(Kind::Gradient).count(), gradients, "gradients in {precision}");
         let wrong: Vec<_> = report.compared.iter().filter(|c| !c.passed).map(|c| &c.name).collect();
         assert!(
             wrong.is_empty() && report.missing.is_empty(),
