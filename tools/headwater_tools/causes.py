@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 from torch.nn.modules import module as registered
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointFunction
 
 from . import lifting
@@ -419,7 +420,7 @@ ALWAYS = "mode", "exporting"
 LOOKED_FOR = (
     "other weights, autograd functions, reentrant checkpointing, hooks of modules, parameters, tensors and saved tensors, no_grad, "
     "inference_mode, detach, spectral norm, the mode of training, torch.compiler.is_exporting, parameters kept as constants, "
-    "state in Python that a call changes"
+    "state in Python that a call changes, equal elements"
 )
 
 
@@ -472,10 +473,32 @@ def refuse(module, program, args, judge, theirs, different, run):
             f"loses gradients where forward computes or writes under `no_grad`{places}; or the module has been changed since the export, "
             "in something that is neither parameter nor buffer. Remedy: export it as it is now, with decompose=False"
         )
+    if ties(module, program, args, judge, run):
+        raise ModuleDiffers(
+            f"{head}. The difference is gone when equal numbers of the inputs are made unequal: the model chooses among equal elements "
+            "(sort, topk, quantile, max), and PyTorch leaves open which. Remedy: record with inputs without equal elements"
+        )
     if present:
         head += ". What the module has of the things that torch.export is known to leave out, none of which explains all of it: "
         head += "; ".join(f"{s.kind} ({s.found})" for s in present)
     raise ModuleDiffers(f"{head}. The cause was not found. Looked for were: {LOOKED_FOR}")
+
+
+def ties(module, program, args, judge, run):
+    """True if module and archive agree on inputs of which each element is moved by up to a thousandth."""
+    from .agreement import archive_values
+
+    random = torch.Generator().manual_seed(0)
+
+    def move(x):
+        return x * (1 + 1e-3 * torch.rand(x.shape, generator=random).to(x.dtype)) + 1e-6 if x.is_floating_point() else x
+
+    moved, graph = pytree.tree_map_only(torch.Tensor, move, tuple(args)), GivenGraph if run.given else LiftedGraph
+    try:
+        theirs = archive_values(program, moved, evaluate(program, moved, graph=graph), graph)
+        return not judge.differences(attempt(module, moved, run, []), theirs)[0]
+    except Exception:
+        return False
 
 
 def exported_again(module, args, judge, run):

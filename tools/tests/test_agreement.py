@@ -352,6 +352,22 @@ def test_a_parameter_in_a_list_is_a_constant_of_the_archive(tmp_path):
         taken(Listed(), batch(), tmp_path)
 
 
+class Median(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return (x * self.w).quantile(0.5, dim=-1).sum()
+
+
+def test_a_choice_among_equal_elements_is_named(tmp_path):
+    """PyTorch's own quantile takes other ones of equal elements for a tensor of a subclass."""
+    with pytest.raises(ModuleDiffers, match="among equal elements"):
+        taken(Median(), (torch.tensor([[1.0, 2.0, 2.0, 1.0]]),), tmp_path)
+    assert taken(Median(), (torch.tensor([[1.0, 2.0, 3.0, 4.0]]),), tmp_path)[0]["agrees"]
+
+
 class Pair(nn.Module):
     def __init__(self):
         super().__init__()
