@@ -7,9 +7,8 @@
 `module.forward` returns its loss, alone or as the first of several outputs.
 """
 
-from .agreement import ModuleDiffers
+from .agreement import ExportWarning, ModuleDiffers
 from .exporter import export
-from .foresight import ExportWarning
 from .recorder import certify, record
 from .training import AdamW, Optimizer, train
 

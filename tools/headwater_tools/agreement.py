@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import re
+import warnings
 from dataclasses import dataclass, field
 
 import torch
@@ -27,7 +28,12 @@ DISTURBED = 2.0**-36  # by so much at most, relative; 2^17 roundings, so that th
 # log2(n) or more), and three samples find the largest deviation only about: 256 for both. What a sample moves is some hundreds of
 # roundings in a deep model, so that differences are seen down to about 1e-11 of a value.
 FACTOR = 256
+CLOSE = 2.0**-30  # of a value: up to here a hand-written derivative counts as right; a 64th of the rounding of float32
 NEGLIGIBLE = 1e-6  # a value whose bound is above this share of the largest gradient cannot be compared
+
+
+class ExportWarning(UserWarning):
+    """Something that an archive lacks, or that a golden will not show."""
 
 
 class ModuleDiffers(ValueError):
@@ -47,6 +53,7 @@ class Agreement:
     rounding: list = field(default_factory=list)  # gradients that consist of rounding in module and archive alike
     dtype: str = "float64"
     why: str = ""  # the reason why it was not float64
+    close: str = ""  # the autograd functions whose own derivatives are right up to `CLOSE` alone
 
     def statement(self, module):
         """For the metadata of a golden, as JSON."""
@@ -54,7 +61,7 @@ class Agreement:
         found |= {"outputs": self.outputs, "gradients": self.gradients, "buffers": self.buffers}
         found |= {"worst": self.worst, "bound": self.bound, "where": self.where}
         found |= {"rounding": self.rounding} if self.rounding else {}
-        found |= {"why": self.why} if self.why else {}
+        found |= {key: getattr(self, key) for key in ("why", "close") if getattr(self, key)}
         return json.dumps(found | {"weights": fingerprint(module)})
 
 
@@ -332,7 +339,8 @@ def agree(module, program, args, truth, graph, recorded=None):
     judge = Judge(module, args, program, run)
     different, near = judge.differences(mine, theirs)
     if different:
-        refuse(module, program, args, judge, theirs, different, run)
+        found.close, near = refuse(module, program, args, judge, theirs, different, run), near + different
+        warnings.warn(f"module and archive agree up to {CLOSE:.1e} only. The cause: {found.close}", ExportWarning, stacklevel=3)
     if recorded is not None:
         older, more = judge.differences({n: v for n, v in mine.items() if n in recorded}, recorded)
         if older:

@@ -10,13 +10,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointFunction
 
+from .agreement import ExportWarning
 from .causes import BACKWARD, Notes, hooked, named, parameter_hooks, patched, watching_contexts, watching_functions
 
 SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
-
-
-class ExportWarning(UserWarning):
-    """Something that an archive lacks, or that a golden will not show."""
 
 
 @contextlib.contextmanager

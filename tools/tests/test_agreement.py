@@ -10,8 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from headwater_tools import export, record
-from headwater_tools.agreement import ModuleDiffers
-from headwater_tools.foresight import ExportWarning
+from headwater_tools.agreement import ExportWarning, ModuleDiffers
 from safetensors import safe_open
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -211,6 +210,30 @@ def test_spectral_norm(norm, tmp_path):
     with pytest.raises(ModuleDiffers, match="iterates under `no_grad`.*`body.*decompose=False"):
         taken(Spectral(norm).train(), batch(), tmp_path, decompose=True)
     assert taken(Spectral(norm).train(), batch(), tmp_path)[0]["agrees"]
+
+
+class HandWritten(torch.autograd.Function):
+    """A derivative with a constant of ten digits, as BLOOM has one of its GELU."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * (0.1 * x).tanh()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        t = (0.1 * x).tanh()
+        return g * (t + x * (1 - t * t) * 0.1000000001)
+
+
+def test_a_derivative_with_rounded_constants_is_recorded_with_a_remark(tmp_path):
+    export(module := Net(lambda h, s: HandWritten.apply(h)).train(), batch(), tmp_path / "m.pt2")
+    with pytest.warns(ExportWarning, match="agree up to 9.3e-10 only. The cause: HandWritten in the model"):
+        record(module, batch(), tmp_path / "m.golden.safetensors")
+    with safe_open(tmp_path / "m.golden.safetensors", "pt") as golden:
+        statement = json.loads(golden.metadata()["module"])
+    assert statement["agrees"] and "HandWritten" in statement["close"] and 1e-12 < statement["worst"] < 2**-30
 
 
 class Moco(nn.Module):

@@ -156,7 +156,9 @@ impl Golden {
                 "module and archive were compared in the module's own precision, not in float64: {}",
                 stated["why"].as_str().unwrap_or("no reason is recorded")
             )),
-            Some(_) => None,
+            Some(stated) => stated["close"].as_str().map(|cause| {
+                format!("module and archive agree to nine digits, not to float64's: {cause}")
+            }),
         }
     }
 
