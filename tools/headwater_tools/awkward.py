@@ -67,6 +67,10 @@ def operators():
     def scattered(h, m):
         return torch.zeros(h.shape[-1], h.shape[-1], dtype=h.dtype).index_add(0, ids(h, 3), rows(h))
 
+    def untied(h):
+        """Without equal elements in a row, of which PyTorch leaves open which one these operators choose."""
+        return h + torch.linspace(0.0, 1e-2, h.shape[-1], dtype=h.dtype)
+
     def sum_of_empty(h, m):
         return h + h[..., :0].sum() + (h[..., :0] * 2).sum(-1, keepdim=True)
 
@@ -125,11 +129,11 @@ def operators():
         "median": lambda h, m: h.median(-1).values,
         "median_all": lambda h, m: h * h.median(),
         "nanmedian_all": lambda h, m: h * h.nanmedian(),
-        "mode_free_quantile": lambda h, m: h.quantile(0.5, dim=-1) if h.dtype in (torch.float32, torch.float64) else h.mean(-1),
-        "kthvalue": lambda h, m: h.kthvalue(1, -1).values,
+        "quantile": lambda h, m: untied(h).quantile(0.5, dim=-1) if h.dtype in (torch.float32, torch.float64) else h.mean(-1),
+        "kthvalue": lambda h, m: untied(h).kthvalue(1, -1).values,
         "sort": lambda h, m: h.sort(dim=-1, stable=True).values * torch.arange(1.0, h.shape[-1] + 1),
         "argsort_gather": lambda h, m: h.gather(-1, h.argsort(dim=-1, stable=True)) * torch.arange(1.0, h.shape[-1] + 1),
-        "topk": lambda h, m: h.topk(min(2, h.shape[-1]), -1).values,
+        "topk": lambda h, m: untied(h).topk(min(2, h.shape[-1]), -1).values,
         "std": lambda h, m: h.std(-1, unbiased=False),
         "var_mean": lambda h, m: sum(torch.var_mean(h, -1, correction=0)),
         "norm": lambda h, m: h.norm(dim=-1),
@@ -227,6 +231,10 @@ ENDS = {
 }
 
 
+def at_least_1d(h):
+    return h if h.dim() else h.reshape(1)
+
+
 class Awkward(nn.Module):
     def __init__(self, case):
         super().__init__()
@@ -284,8 +292,8 @@ class Awkward(nn.Module):
 
     def forward(self, x):
         h = self.cast(x * self.weight + self.bias)
-        h = self.operators[self.case.first](h, self)
-        h = SELECTIONS[self.case.selection](h)
+        h = at_least_1d(self.operators[self.case.first](h, self))
+        h = at_least_1d(SELECTIONS[self.case.selection](h))
         h = self.operators[self.case.second](h, self)
         if self.case.cast == "float_after":
             h = h.float()

@@ -572,6 +572,22 @@ def test_what_an_export_keeps_is_recorded(name, decompose, tmp_path):
     assert statement["worst"] < 1e-12 and len(statement["weights"]) == 64
 
 
+def test_an_rms_norm_without_epsilon_has_float32s_in_float64_too(tmp_path):
+    class Norm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+
+        def forward(self, x):
+            return F.rms_norm(x * self.w * 1e-3, (3,)).pow(3).sum()
+
+    x = batch()[0].double() * torch.tensor([1.0, 2.0, 3.0]).double() * 1e-3
+    expected = (x * (x.pow(2).mean(1, keepdim=True) + torch.finfo(torch.float32).eps).rsqrt()).pow(3).sum()
+    for decompose in False, True:
+        _, tensors = taken(Norm(), batch(), tmp_path, decompose=decompose)
+        torch.testing.assert_close(tensors["output.0"], expected, rtol=1e-13, atol=0)
+
+
 def test_the_module_is_left_as_it_was(tmp_path):
     module = Writing().train()
     before = copy.deepcopy(module.state_dict())
