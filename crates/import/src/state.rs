@@ -237,6 +237,13 @@ impl State {
                     let holder = holder.ok_or_else(|| {
                         refuse!(Signature, "the model writes `{}`, which it does not have", shown(name))
                     })?;
+                    if holder.trainable && matches!(spec, OutputSpec::ParameterMutation { .. }) {
+                        let mut report = Unsupported::default();
+                        let reason = "the forward pass writes this parameter, as momentum encoders do, and decomposed its \
+                                      gradients are not those of the module: export with decompose=False";
+                        report.add(name, reason, &Origin::default());
+                        return Err(Error::Unsupported(report));
+                    }
                     let value = read(importer, &arg.name)?;
                     // Every name of the memory sees it.
                     for peer in self.holders.iter().filter(|h| h.tensor == holder.tensor) {

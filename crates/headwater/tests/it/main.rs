@@ -6,6 +6,7 @@ mod bad_inputs;
 mod bench;
 mod bugs_attention;
 mod bugs_rest;
+mod bugs_f;
 mod check;
 mod common;
 mod complex;
