@@ -237,7 +237,7 @@ impl State {
                     let holder = holder.ok_or_else(|| {
                         refuse!(Signature, "the model writes `{}`, which it does not have", shown(name))
                     })?;
-                    if holder.trainable && matches!(spec, OutputSpec::ParameterMutation { .. }) {
+                    if matches!(spec, OutputSpec::ParameterMutation { .. }) {
                         let mut report = Unsupported::default();
                         let reason = "the forward pass writes this parameter, as momentum encoders do, and decomposed its \
                                       gradients are not those of the module: export with decompose=False";
