@@ -154,6 +154,17 @@ impl Tensor {
         }
     }
 
+    /// As [`Tensor::cast`], but finite numbers that overflow a 16-bit dtype become its largest: constants
+    /// that a model states, such as the most negative number of its dtype.
+    pub fn cast_saturating(&self, dtype: DType) -> Tensor {
+        let mut t = self.clone();
+        if let (Data::Float(v), DType::F16 | DType::BF16) = (&mut t.data, dtype) {
+            let most = dtype.max_value();
+            v.iter_mut().filter(|x| x.is_finite()).for_each(|x| *x = x.clamp(-most, most));
+        }
+        t.cast(dtype)
+    }
+
     /// Reads little-endian row-major bytes.
     ///
     /// # Panics

@@ -521,7 +521,10 @@ fn feed(graph: &Graph, bound: &crate::model::BoundModel, golden: &Golden) -> Res
                 _ => bound.tensor(&input.name)?,
             };
             ensure!(tensor.shape() == &want.shape, "{} is {}, expected {want}", input.name, tensor.ty);
-            Ok(tensor.cast(want.dtype))
+            Ok(match input.role {
+                InputRole::Buffer { .. } | InputRole::Constant => tensor.cast_saturating(want.dtype),
+                _ => tensor.cast(want.dtype),
+            })
         })
         .collect()
 }

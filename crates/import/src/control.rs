@@ -9,6 +9,7 @@ use crate::scope::{self, Scope, Slot};
 use crate::symbolic::{Function, Number};
 use crate::ways_out;
 use crate::weights::{Element, element_of};
+use headwater_core::attr::KEEPS_TYPES;
 use headwater_core::ops::movement::stack::STACK;
 use headwater_core::shape::wrap_dim;
 use headwater_core::{Attrs, Layout, Shape, ValueId};
@@ -157,7 +158,13 @@ impl<'a> Importer<'a> {
         };
         let Argument::AsGraph(sub) = &node.inputs[at].arg else { return Ok(()) };
         let operands: Vec<Slot> = node.inputs[at + 1..].iter().map(|i| scope.value(&i.arg)).collect();
+        let first = self.b.graph().nodes.len();
         let inner = self.inline(sub, &operands, grad)?;
+        if scope::base(&node.target).1 == "wrap_with_autocast" {
+            for node in &mut self.b.graph_mut().nodes[first..] {
+                node.attrs.set(KEEPS_TYPES, true);
+            }
+        }
         let names = scope::output_names(&node.outputs);
         let results = scope::output_names(&sub.graph.outputs);
         if names.len() > results.len() {

@@ -6,6 +6,8 @@
 use crate::error::{Result, refuse};
 use headwater_core::graph::{Def, InputRole};
 use headwater_core::ops::control::detach::DETACH;
+use headwater_core::ops::pointwise::to::TO;
+use headwater_core::ops::pointwise::type_as::TYPE_AS;
 use headwater_core::ops::{Body, Derivative, OpCx, OpDef};
 use headwater_core::tensor::TensorType;
 use headwater_core::{Attrs, Builder, Layout, ValueId};
@@ -203,7 +205,8 @@ impl Tensors {
         let mut path = Vec::new();
         let mut at = t;
         while let Some((parent, call, output)) = self.get(at).view.clone() {
-            if !matches!(call.op.body, Body::View(view) if view.scatter.is_some()) {
+            if !matches!(call.op.body, Body::View(view) if view.scatter.is_some()) && !is_conversion(call.op)
+            {
                 return Ok(Err(call.op.name));
             }
             path.push((at, parent, call, output));
@@ -238,6 +241,12 @@ impl Tensors {
         (memory.value, memory.version) = (value, version);
         Ok(Ok(()))
     }
+}
+
+/// True for a conversion to the dtype that the tensor has: PyTorch returns the tensor itself, and so they
+/// show the same memory.
+fn is_conversion(op: &'static OpDef) -> bool {
+    *op == TO || *op == TYPE_AS
 }
 
 fn too_deep() -> crate::Error {

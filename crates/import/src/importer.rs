@@ -1,6 +1,7 @@
 //! An import under way: nodes of the export to nodes of the graph, in their order.
 
 use crate::arguments::{self, Call, Obstacle, Operand};
+use crate::conversions::Conversion;
 use crate::error::{Error, Result, refuse, shown};
 use crate::functionalize::{TensorId, Tensors};
 use crate::report::{Notes, Unsupported};
@@ -8,7 +9,7 @@ use crate::schema::Node;
 use crate::scope::{self, Scope, Sizes, Slot};
 use crate::symbolic::Environment;
 use crate::ways_out;
-use headwater_core::graph::{InputRole, Origin};
+use headwater_core::graph::{InputRole, Origin, OriginId};
 use headwater_core::ops::create::full::FULL;
 use headwater_core::ops::norm::stat_dtype;
 use headwater_core::ops::{Body, OpCx, OpDef};
@@ -60,6 +61,10 @@ pub(crate) struct Importer<'a> {
     pub values: HashMap<String, ValueId>,
     /// Tensors of which a mask selects rows; they hold all.
     pub selected: HashMap<TensorId, Selection>,
+    /// Conversions of f32 to f32, by their results.
+    pub conversions: HashMap<TensorId, Conversion>,
+    /// The tensor that the node before asserted something of, that node, and its origin.
+    pub asserted: Option<(&'a str, &'a Node, OriginId)>,
     budget: usize,
     /// Origin of the node at hand.
     pub origin: Origin,
@@ -77,6 +82,8 @@ impl<'a> Importer<'a> {
             unsupported: Unsupported::default(),
             values: HashMap::new(),
             selected: HashMap::new(),
+            conversions: HashMap::new(),
+            asserted: None,
             budget: BUDGET_BASE + BUDGET_RATIO * names,
             origin: Origin::default(),
         }
@@ -87,9 +94,10 @@ impl<'a> Importer<'a> {
         let (live, needed) = scope::live(scope.graph, self.registry);
         scope.needed = needed;
         for (node, live) in scope.graph.nodes.iter().zip(live) {
+            let restored = self.restore_conversion(scope, Some(node));
             self.origin = node.trace.origin(node.label());
             let origin = self.b.at(self.origin.clone());
-            let done = self.node(scope, node, live);
+            let done = restored.and_then(|()| self.node(scope, node, live));
             // A sub-graph may have changed it.
             self.b.origin = origin;
             match done {
@@ -123,6 +131,7 @@ impl<'a> Importer<'a> {
 
     fn node(&mut self, scope: &mut Scope<'a>, node: &'a Node, live: bool) -> Result<(), Obstacle> {
         if scope::is_assertion(&node.target) {
+            self.note_conversion(node);
             return Ok(self.assertion(scope, node)?);
         }
         if self.symbolic(scope, node)? || !live {
@@ -276,6 +285,7 @@ impl<'a> Importer<'a> {
 
     /// An operand as the scope sees it, with its present value.
     pub fn operand(&mut self, scope: &Scope<'a>, t: TensorId) -> Result<(TensorId, ValueId)> {
+        let t = self.seen_from_here(t);
         let t = if scope.grad { t } else { self.tensors.without_gradient(&mut self.b, t)? };
         Ok((t, self.tensors.read(&mut self.b, t)?))
     }

@@ -11,6 +11,7 @@ mod arguments;
 mod bind;
 mod complex;
 mod control;
+mod conversions;
 pub mod dims;
 pub mod error;
 mod escape;

@@ -2,6 +2,7 @@
 //! content.
 
 use crate::arguments::Obstacle;
+use crate::conversions::{Conversion, within};
 use crate::error::{Error, Result};
 use crate::functionalize::TensorId;
 use crate::importer::{Importer, Made, refused};
@@ -10,7 +11,26 @@ use crate::scope::{self, Scope, Slot};
 use crate::symbolic::Number;
 use crate::weights::element_of;
 use headwater_core::ops::create::full::FULL;
+use headwater_core::ops::pointwise::to::TO;
+use headwater_core::ops::pointwise::type_as::TYPE_AS;
 use headwater_core::{Attr, Attrs, DType};
+
+impl Importer<'_> {
+    /// The tensor that the node at hand reads where the export names `t`.
+    pub fn seen_from_here(&mut self, mut t: TensorId) -> TensorId {
+        while let Some(c) = self.conversions.get_mut(&t) {
+            if within(&self.origin.module, &c.module) {
+                c.read = true;
+                break;
+            }
+            if !(c.given && c.read) {
+                break;
+            }
+            t = c.source;
+        }
+        t
+    }
+}
 
 /// Relation of the tensor that a call returns to the one it is given.
 enum Same {
@@ -27,7 +47,8 @@ fn named<'a>(node: &'a Node, name: &str) -> Option<&'a Argument> {
 
 impl<'a> Importer<'a> {
     /// Takes calls that change no number: `alias`, `clone`, conversions to the dtype there is, dropout
-    /// switched off. Whether it did.
+    /// switched off. Whether it did. A conversion of f32 to f32 stays as a node, since it is binding in mixed
+    /// precision.
     pub fn same_tensor(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<bool, Obstacle> {
         let (namespace, name) = scope::base(&node.target);
         let Some(input) = node.inputs.first() else { return Ok(false) };
@@ -44,11 +65,18 @@ impl<'a> Importer<'a> {
                 if self.asked_dtype(scope, node).is_some_and(|d| d != have) {
                     return Ok(false);
                 }
-                match named(node, "copy") {
+                let same = match named(node, "copy") {
                     Some(Argument::AsBool(true)) => Same::Copy,
                     _ if name == "_to_copy" => Same::Copy,
                     _ => self.memory(scope, node, given)?,
+                };
+                if self.asks_for_f32(scope, node, given) {
+                    let other = named(node, "other").map(|a| scope.value(a));
+                    let made = self.converted(scope, given, other, same)?;
+                    self.define(scope, node, &[made])?;
+                    return Ok(true);
                 }
+                same
             }
             "dropout" | "dropout_" | "feature_dropout" | "alpha_dropout" | "feature_alpha_dropout"
                 if is_off(scope, node) =>
@@ -77,6 +105,82 @@ impl<'a> Importer<'a> {
         };
         self.define(scope, node, &[made])?;
         Ok(true)
+    }
+
+    /// True for a conversion of f32 to f32 that the model asks for. A move to a device asks for all that a
+    /// tensor has.
+    fn asks_for_f32(&self, scope: &Scope<'a>, node: &Node, given: TensorId) -> bool {
+        self.tensors.ty(&self.b, given).dtype == DType::F32
+            && self.asked_dtype(scope, node).is_some()
+            && !scope.computes_complex(node)
+            && !node.target.ends_with("to.dtype_layout")
+    }
+
+    /// The result of a conversion of f32 to f32, to the dtype of `other` if there is one: the same memory, of
+    /// which a node of the graph is what is read through it.
+    fn converted(
+        &mut self,
+        scope: &Scope<'a>,
+        given: TensorId,
+        other: Option<Slot>,
+        same: Same,
+    ) -> Result<Made, Obstacle> {
+        let (t, value) = self.operand(scope, given)?;
+        let (op, others, attrs) = match other {
+            Some(Slot::Tensor(other)) => (&TYPE_AS, vec![Some(self.operand(scope, other)?.1)], Attrs::new()),
+            _ => (&TO, vec![], Attrs::new().with("dtype", DType::F32)),
+        };
+        let inputs: Vec<_> = std::iter::once(Some(value)).chain(others.iter().copied()).collect();
+        let made = self.b.apply(op, &inputs, attrs.clone()).map_err(refused)?[0];
+        if matches!(same, Same::Copy) {
+            return Ok(Made::Value(made));
+        }
+        let layout = self.tensors.layout(t).clone();
+        let view = self.tensors.views(t, op, others, attrs, vec![(made, layout)])[0];
+        let module = self.origin.module.clone();
+        let made = self.b.graph().producer(value).map(|(n, _)| &self.b.graph().origin(n).module);
+        let given = made.is_none_or(|made| !within(made, &module));
+        self.conversions.insert(view, Conversion { source: t, module, given, read: false });
+        Ok(Made::Tensor(view))
+    }
+
+    /// Notes what an assertion about a tensor may be the trace of: decomposition drops a conversion of f32 to
+    /// f32 and leaves what PyTorch asserts before it.
+    pub fn note_conversion(&mut self, node: &'a Node) {
+        if let (Some(Argument::AsTensor(t)), "_assert_tensor_metadata") =
+            (node.inputs.first().map(|i| &i.arg), scope::base(&node.target).1)
+        {
+            self.asserted = Some((&t.name, node, self.b.origin));
+        }
+    }
+
+    /// Puts the conversion that decomposition dropped between an asserted tensor and whatever reads it from
+    /// now on, unless the next node is that conversion.
+    pub fn restore_conversion(&mut self, scope: &mut Scope<'a>, next: Option<&Node>) -> Result<(), Obstacle> {
+        let Some((name, assertion, at)) = self.asserted.take() else { return Ok(()) };
+        let Slot::Tensor(given) = scope.slot(name) else { return Ok(()) };
+        let converts = |n: &Node| {
+            let first =
+                matches!(n.inputs.first().map(|i| &i.arg), Some(Argument::AsTensor(t)) if t.name == name);
+            first && matches!(scope::base(&n.target), ("aten", "to" | "_to_copy" | "type_as"))
+        };
+        let origin = assertion.trace.origin(assertion.label());
+        let ty = self.tensors.ty(&self.b, given);
+        if ty.dtype != DType::F32
+            || scope.is_complex_name(name)
+            || next.is_some_and(converts)
+            || origin.moves_only()
+        {
+            return Ok(());
+        }
+        self.origin = origin;
+        let outer = std::mem::replace(&mut self.b.origin, at);
+        let made = self.converted(scope, given, None, Same::Tensor);
+        self.b.origin = outer;
+        if let Made::Tensor(t) = made? {
+            scope.slots.insert(name, Slot::Tensor(t));
+        }
+        Ok(())
     }
 
     /// Decides whether PyTorch gave back the same memory: if the strides it recorded are those of the tensor

@@ -7,7 +7,7 @@ pub mod parse;
 pub mod text;
 pub mod verify;
 
-pub use crate::origin::{Origin, OriginId};
+pub use crate::origin::{NamedDType, Origin, OriginId};
 pub use builder::Builder;
 pub use parse::parse;
 pub use verify::verify;

@@ -3,7 +3,7 @@
 
 use super::decompose;
 use super::precision::{self, Mixed, Properties};
-use super::recognize::{recognize, share_heads};
+use super::recognize::{recognize, recognize_spelled, share_heads};
 use crate::diagnostic::Result;
 use crate::graph::Graph;
 
@@ -26,7 +26,7 @@ pub fn canonical(graph: Graph) -> Result<Graph> {
 /// As [`precision::apply`].
 pub fn mixed(graph: &Graph, p: &Properties) -> Result<Mixed> {
     let graph = match p.weights {
-        true => recognize(graph.clone())?.graph,
+        true => recognize_spelled(graph.clone())?.graph,
         false => share_heads(graph.clone())?,
     };
     precision::apply(&graph, p)

@@ -2,6 +2,7 @@
 //! messages still name the model's line.
 
 use super::rebuild::{rebuild, same};
+use crate::attr::KEEPS_TYPES;
 use crate::diagnostic::{Code, Error, Result};
 use crate::ensure;
 use crate::graph::Graph;
@@ -35,7 +36,11 @@ fn expand_once(graph: &Graph, which: &dyn Fn(&OpDef) -> bool) -> Result<Graph> {
             Body::Decompose(expand) if which(node.op) => expand,
             _ => return b.apply(node.op, operands, node.attrs.clone()),
         };
+        let first = b.graph().nodes.len();
         let outputs = expand(b, &graph.cx(node), operands)?;
+        if let Some(keeps) = node.attrs.get(KEEPS_TYPES) {
+            b.graph_mut().nodes[first..].iter_mut().for_each(|n| n.attrs.set(KEEPS_TYPES, keeps.clone()));
+        }
         for (&old, &new) in node.outputs.iter().zip(&outputs) {
             let (want, got) = (graph.ty(old), b.ty(new));
             ensure!(want == got, Graph, "decomposes to {got} where its rule says {want}");

@@ -8,6 +8,7 @@ use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::{Class, DType};
 use crate::ensure;
 use crate::graph::{Builder, Graph, Input, Node, ValueId};
+use crate::ops::pointwise::to::TO;
 use crate::ops::schema::{Arg, ArgType, Schema};
 use crate::ops::{Body, OpCx, OpDef};
 use crate::tensor::TensorType;
@@ -17,8 +18,9 @@ use std::sync::Arc;
 /// constants) and results. Inputs and outputs keep their order, names and roles.
 ///
 /// Numbers among the attributes stay as written, as in PyTorch: an epsilon of 1e-12, or a mask's −3.4e38, the
-/// most negative f32. Where that is beyond `dtype` it is what rounding makes of it: −inf in f16. Stashes of a
-/// forward operator for its gradient (the statistics of a norm) keep the dtype its type rule gives them.
+/// most negative f32. Where that is beyond a 16-bit `dtype`, operators put its most negative number there.
+/// Stashes of a forward operator for its gradient (the statistics of a norm) keep the dtype its type rule
+/// gives them.
 ///
 /// An operator on integers alone that makes floats of the default dtype (a division, `arange(0.5)`) makes
 /// `dtype`.
@@ -64,7 +66,7 @@ pub(crate) fn attributes(node: &Node, dtype: DType) -> Result<Attrs> {
             name,
             match attr {
                 Attr::DType(d) if d.is_float() => Attr::DType(dtype),
-                Attr::Tensor(t) if t.dtype().is_float() => Attr::Tensor(Arc::new(t.cast(dtype))),
+                Attr::Tensor(t) if t.dtype().is_float() => Attr::Tensor(Arc::new(t.cast_saturating(dtype))),
                 Attr::Program(_) => return Err(Error::new(Code::Graph, "a fused program cannot be lifted")),
                 other => other.clone(),
             },
@@ -102,5 +104,12 @@ fn from_integers(
         }
     }
     let outputs = b.apply(op, &inputs, attrs)?;
-    outputs.into_iter().map(|v| if b.ty(v).dtype.is_float() { b.cast(v, dtype) } else { Ok(v) }).collect()
+    // Numbers that the model states, such as those of a mask.
+    let cast = |v: ValueId| match b.ty(v).dtype {
+        d if d.is_float() && d != dtype => {
+            b.one(&TO, &[v], Attrs::new().with("dtype", dtype).with("saturate", true))
+        }
+        _ => Ok(v),
+    };
+    outputs.into_iter().map(cast).collect()
 }

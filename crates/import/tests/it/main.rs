@@ -2,6 +2,7 @@
 
 mod bind;
 mod complex;
+mod conversions;
 mod goldens;
 mod hostile_archives;
 mod masked;

@@ -6,7 +6,7 @@ use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::fail;
 use crate::graph::{Builder, ValueId};
-use crate::ops::pointwise::scalar;
+use crate::ops::pointwise::element;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
@@ -22,7 +22,7 @@ pub static FULL: OpDef = OpDef {
     cost: Cost::PerOutput(0),
     body: Body::Pointwise(|cx| {
         let dtype = cx.opt_dtype("dtype")?.unwrap_or(number_dtype(cx, "fill_value"));
-        Ok(vec![scalar(cx, "fill_value", dtype)?])
+        Ok(vec![element(cx, "fill_value", dtype)?])
     }),
     cases: || {
         vec![

@@ -4,6 +4,7 @@ use super::flip::FLIP;
 use crate::attr::{Attr, Attrs};
 use crate::diagnostic::Result;
 use crate::graph::{Builder, ValueId};
+use crate::ops::pointwise::overflows;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, RegionCopy, Source, required};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
@@ -24,7 +25,10 @@ pub static CONSTANT_PAD_ND: OpDef = OpDef {
     cost: Cost::PerOutput(0),
     body: Body::Copies(|cx, out| {
         let x = cx.shape(0)?;
-        let fill = Source::Fill(cx.opt_float("value")?.unwrap_or(0.0));
+        let value = cx.opt_float("value")?.unwrap_or(0.0);
+        let dtype = cx.dtype(0)?;
+        let fill =
+            Source::Fill(if overflows(value, dtype) { dtype.max_value().copysign(value) } else { value });
         let mut inside = RegionCopy::whole(Source::Input(0), x);
         for (d, (before, after)) in borders(cx)?.into_iter().enumerate() {
             let cut = |border: i64| border.min(0).unsigned_abs() as usize;

@@ -1,6 +1,6 @@
 //! `self + alpha · other`.
 
-use super::{arithmetic, number, operand};
+use super::{arithmetic, number, operand, with_number};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::Class;
@@ -38,7 +38,8 @@ fn body(cx: &OpCx) -> Result<Vec<Expr>> {
     }
     let this = operand(cx, 0, dtype)?;
     // Bools add as logical or.
-    Ok(vec![if dtype.class() == Class::Bool { this.or(other) } else { this + other }])
+    let sum = if dtype.class() == Class::Bool { this.clone().or(other) } else { this.clone() + other };
+    Ok(vec![with_number(cx, dtype, this, sum)?])
 }
 
 fn gradient(cx: &mut GradCx) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The identity between two bounds, flat outside.
 
-use super::{NO_SECOND, number, number_like, promoted, scalar, tensor, through_input};
+use super::{NO_SECOND, element, number, number_like, promoted, tensor, through_input};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -59,7 +59,7 @@ pub static HARDTANH_BACKWARD: OpDef = OpDef {
 
 fn bounds(cx: &OpCx, dtype: DType) -> Result<(Expr, Expr)> {
     let bound = |name, default| match cx.attrs.get(name) {
-        Some(_) => scalar(cx, name, dtype),
+        Some(_) => element(cx, name, dtype),
         None => Ok(number(default, dtype)),
     };
     Ok((bound("min_val", -1.0)?, bound("max_val", 1.0)?))

@@ -4,7 +4,7 @@
 use crate::attr::Attr;
 use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
-use crate::expr::{Expr, input};
+use crate::expr::{Expr, float, input};
 use crate::graph::{Builder, ValueId};
 use crate::ops::{Derivative, GradCx, OpCx, OpDef};
 use crate::tensor::TensorType;
@@ -182,7 +182,57 @@ pub fn tensor(cx: &OpCx, i: usize, dtype: DType) -> Result<Expr> {
     let own = cx.dtype(i)?;
     // Expressions count the inputs that are present.
     let x = input(cx.inputs[..i].iter().flatten().count());
-    Ok(if own == dtype { x } else { x.cast(dtype) })
+    Ok(match own == dtype {
+        true => x,
+        // A tensor without dimensions beside others of a narrower dtype: a number, such as a mask's.
+        false if own.is_float() && own.size() > dtype.size() => saturated(x, dtype).cast(dtype),
+        false => x.cast(dtype),
+    })
+}
+
+/// A float held within the finite numbers of a 16-bit `dtype`: what a model means by the most negative
+/// number, which its export has of f32. The infinities and NaN stay.
+pub fn saturated(x: Expr, dtype: DType) -> Expr {
+    if !matches!(dtype, DType::F16 | DType::BF16) {
+        return x;
+    }
+    x.clone().is_inf().select(x.clone(), clamped(x, dtype))
+}
+
+fn clamped(x: Expr, dtype: DType) -> Expr {
+    let most = dtype.max_value();
+    x.max(float(-most)).min(float(most))
+}
+
+/// True for a finite number that overflows a 16-bit `dtype`.
+pub fn overflows(x: f64, dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16) && x.is_finite() && dtype.round(x).is_infinite()
+}
+
+/// The number attribute `name` as an element of a tensor of `dtype`: a finite one that overflows it is its
+/// largest.
+pub fn element(cx: &OpCx, name: &str, dtype: DType) -> Result<Expr> {
+    Ok(held(scalar(cx, name, dtype)?, dtype))
+}
+
+/// A literal that is put into a tensor of `dtype`: a finite one that overflows it is its largest.
+pub fn held(literal: Expr, dtype: DType) -> Expr {
+    match literal {
+        Expr::Float(x) if overflows(x, dtype) => Expr::Float(dtype.max_value().copysign(x)),
+        other => other,
+    }
+}
+
+/// The result `y` of arithmetic of `x` and the number attribute `other`. Where that number overflows `dtype`,
+/// as the most negative f32 does, the result is held within the finite numbers, so that what it masks is
+/// finite, as it is with the most negative number of `dtype` itself. Numbers in range are left to IEEE's
+/// rules.
+pub fn with_number(cx: &OpCx, dtype: DType, x: Expr, y: Expr) -> Result<Expr> {
+    let number = if cx.opt(1).is_some() { None } else { cx.opt_float("other")? };
+    Ok(match number {
+        Some(c) if overflows(c, dtype) => x.is_inf().select(y.clone(), clamped(y, dtype)),
+        _ => y,
+    })
 }
 
 /// Input 0 as a float: integers are converted as PyTorch's float functions do.

@@ -1,8 +1,10 @@
 //! `self · other`.
 
-use super::{arithmetic, operand};
+use super::to::TO;
+use super::{arithmetic, operand, overflows, with_number};
+use crate::attr::Attrs;
 use crate::diagnostic::Result;
-use crate::dtype::Class;
+use crate::dtype::{Class, DType};
 use crate::expr::Expr;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 
@@ -32,14 +34,24 @@ pub static MUL: OpDef = OpDef {
 fn body(cx: &OpCx) -> Result<Vec<Expr>> {
     let dtype = cx.result_type(&["other"]);
     let (a, b) = (operand(cx, 0, dtype)?, operand(cx, 1, dtype)?);
-    Ok(vec![if dtype.class() == Class::Bool { a.and(b) } else { a * b }])
+    let product = if dtype.class() == Class::Bool { a.clone().and(b) } else { a.clone() * b };
+    Ok(vec![with_number(cx, dtype, a, product)?])
 }
 
 fn gradient(cx: &mut GradCx) -> Result<()> {
     let g = cx.grad(0)?;
     if cx.arity() == 1 {
         let other = OpCx { inputs: vec![], attrs: cx.attrs() }.float("other")?;
-        let ga = cx.scale(g, other)?;
+        let dtype = cx.ty(g).dtype;
+        let ga = match overflows(other, dtype) {
+            // A gradient that overflows shall be seen to.
+            true => {
+                let wide = cx.cast(g, DType::F32)?;
+                let wide = cx.scale(wide, other)?;
+                cx.one(&TO, &[wide], Attrs::new().with("dtype", dtype))?
+            }
+            false => cx.scale(g, other)?,
+        };
         return cx.set(0, ga);
     }
     let (a, b) = (cx.x(0)?, cx.x(1)?);

@@ -1,6 +1,6 @@
 //! Numbers that are not finite replaced, where a model asks for it.
 
-use super::{chain, same};
+use super::{chain, held, same};
 use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::expr::{Expr, float, input};
@@ -37,7 +37,8 @@ fn body(cx: &OpCx) -> Result<Vec<Expr>> {
     if !dtype.is_float() {
         return Ok(vec![x]);
     }
-    let value = |name, default| Ok::<_, crate::Error>(float(cx.opt_float(name)?.unwrap_or(default)));
+    let value =
+        |name, default| Ok::<_, crate::Error>(held(float(cx.opt_float(name)?.unwrap_or(default)), dtype));
     let (nan, high, low) =
         (value("nan", 0.0)?, value("posinf", dtype.max_value())?, value("neginf", -dtype.max_value())?);
     let infinite = x.clone().gt(float(0.0)).select(high, low);

@@ -1,6 +1,6 @@
 //! `other - alpha · self`.
 
-use super::{number, operand};
+use super::{number, operand, with_number};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 
 /// The difference the other way round, broadcast and promoted. With one input, `other` is an attribute.
@@ -25,10 +25,10 @@ pub static RSUB: OpDef = OpDef {
     cost: Cost::PerOutput(1),
     body: Body::Pointwise(|cx| {
         let dtype = cx.result_type(&["other"]);
-        let this = operand(cx, 0, dtype)?;
+        let x = operand(cx, 0, dtype)?;
         let alpha = cx.opt_float("alpha")?.unwrap_or(1.0);
-        let this = if alpha == 1.0 { this } else { number(alpha, dtype) * this };
-        Ok(vec![operand(cx, 1, dtype)? - this])
+        let this = if alpha == 1.0 { x.clone() } else { number(alpha, dtype) * x.clone() };
+        Ok(vec![with_number(cx, dtype, x, operand(cx, 1, dtype)? - this)?])
     }),
     cases: || {
         vec![

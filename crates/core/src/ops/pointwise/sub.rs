@@ -1,6 +1,6 @@
 //! `self - alpha · other`.
 
-use super::{arithmetic, number, operand};
+use super::{arithmetic, number, operand, with_number};
 use crate::dtype::Class;
 use crate::ensure;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
@@ -40,7 +40,8 @@ pub static SUB: OpDef = OpDef {
         let other = operand(cx, 1, dtype)?;
         let alpha = cx.opt_float("alpha")?.unwrap_or(1.0);
         let other = if alpha == 1.0 { other } else { number(alpha, dtype) * other };
-        Ok(vec![operand(cx, 0, dtype)? - other])
+        let this = operand(cx, 0, dtype)?;
+        Ok(vec![with_number(cx, dtype, this.clone(), this - other)?])
     }),
     cases: || {
         vec![

@@ -1,7 +1,7 @@
 //! A value put where a number does not exceed a threshold.
 
 use super::relu::THRESHOLD_BACKWARD;
-use super::{number_like, scalar, tensor};
+use super::{element, number_like, scalar, tensor};
 use crate::attr::Attrs;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 
@@ -20,7 +20,7 @@ pub static THRESHOLD: OpDef = OpDef {
     cost: Cost::PerOutput(1),
     body: Body::Pointwise(|cx| {
         let dtype = cx.dtype(0)?;
-        let (x, value) = (tensor(cx, 0, dtype)?, scalar(cx, "value", dtype)?);
+        let (x, value) = (tensor(cx, 0, dtype)?, element(cx, "value", dtype)?);
         Ok(vec![x.clone().le(scalar(cx, "threshold", dtype)?).select(value, x)])
     }),
     cases: || vec![Case::new("plain").distinct(&[7]).attr("threshold", 0.1).attr("value", -3)],

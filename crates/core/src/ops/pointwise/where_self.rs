@@ -1,6 +1,6 @@
 //! Choice between two values.
 
-use super::{scalar, tensor};
+use super::{element, tensor};
 use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::expr::Expr;
@@ -52,7 +52,7 @@ fn place(cx: &OpCx, name: &str) -> Option<usize> {
 fn side(cx: &OpCx, name: &str) -> Result<Expr> {
     match place(cx, name) {
         Some(i) => tensor(cx, i, dtype(cx)),
-        None => scalar(cx, name, dtype(cx)),
+        None => element(cx, name, dtype(cx)),
     }
 }
 

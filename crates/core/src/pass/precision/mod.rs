@@ -9,6 +9,7 @@
 mod cast;
 mod policy;
 mod sensitivity;
+mod spelled;
 
 pub use cast::{Decision, Mixed, Reason, apply};
 pub use policy::Policy;

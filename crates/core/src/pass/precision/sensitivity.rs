@@ -8,7 +8,7 @@ use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::ensure;
 use crate::graph::{Builder, Graph, InputRole, Node, OutputRole, Phase, ValueId};
-use crate::ops::pointwise::{mul::MUL, sub::SUB};
+use crate::ops::pointwise::{mul::MUL, sub::SUB, to::TO};
 use crate::ops::{Body, Cost};
 use crate::pass::differentiate::gradients;
 use crate::pass::upcast::{attributes, upcast_with};
@@ -44,6 +44,7 @@ pub fn rounds(graph: &Graph, node: &Node) -> bool {
     let random =
         |v: ValueId| graph.input_index(v).is_some_and(|i| matches!(graph.inputs[i].role, InputRole::Rng));
     !matches!(node.op.body, Body::View(_) | Body::Copies(_))
+        && *node.op != TO
         && !matches!(node.op.cost, Cost::Free)
         && node.operands().any(float)
         && !node.operands().any(random)

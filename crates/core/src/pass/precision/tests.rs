@@ -1,7 +1,7 @@
 //! The lists, against those of the libraries they come from, and the casts.
 
 use super::*;
-use crate::graph::{Graph, InputRole, OutputRole};
+use crate::graph::{self, Graph, InputRole, OutputRole};
 use crate::ops::linear::linear::LINEAR;
 use crate::ops::norm::batch_norm::BATCH_NORM;
 use crate::ops::norm::softmax::SOFTMAX;
@@ -165,8 +165,9 @@ fn o2_keeps_batch_norm_and_o3_does_not() {
     let want =
         [("w", low), ("gamma", DType::F32), ("mean", DType::F32), ("scale", DType::F32), ("x", DType::F32)];
     want.iter().for_each(|&(name, dtype)| assert_eq!(stored(&m, name), dtype, "{name}"));
-    // The model's conversion up, and what was one of f32 to f32, back; the buffer beside bf16 becomes bf16.
-    assert_eq!(dtypes(&m), ["bf16", "f32", "bf16", "bf16", "f32", "bf16", "f32", "bf16", "bf16", "bf16"]);
+    // The model's conversions to f32, without lines that tell otherwise; the product computes in its weight's
+    // type.
+    assert_eq!(dtypes(&m), ["bf16", "f32", "bf16", "f32", "f32", "f32", "f32", "f32", "bf16", "bf16"]);
     assert_eq!(m.graph.ty(m.graph.outputs[0].value).dtype, DType::F32, "the loss");
     let m = mixed(PrecisionSettings { level: Level::O3, ..PrecisionSettings::default() });
     let want = [("w", low), ("gamma", low), ("mean", low), ("scale", DType::F32)];
@@ -257,4 +258,80 @@ fn a_refused_loss_says_why() {
     assert!(at(Policy::TorchCuda).is_err());
     // The CPU's autocast takes it, in f32.
     assert_eq!(at(Policy::Torch).unwrap(), Some(DType::F32));
+}
+
+/// `y = to(x · wᵀ)` and `loss = sum(to(y · y) · b)`, from the source lines of the two conversions.
+fn converting(up: &str, down: &str) -> Graph {
+    let mut b = Builder::new();
+    let w = b.parameter("w", DType::F32, &[4, 4]);
+    let x = b.input("x", TensorType::new(DType::F32, [2, 4]), InputRole::User);
+    let bias = b.parameter("bias", DType::F32, &[4]);
+    let to = |b: &mut Builder, v, code: &str| {
+        b.at(graph::Origin { code: code.into(), ..Default::default() });
+        b.one(&TO, &[v], Attrs::new().with("dtype", DType::F32)).unwrap()
+    };
+    let h = b.one(&LINEAR, &[x, w], Attrs::new()).unwrap();
+    let wide = to(&mut b, h, up);
+    let square = b.mul(wide, wide).unwrap();
+    let back = to(&mut b, square, down);
+    let scaled = b.mul(back, bias).unwrap();
+    let loss = b.sum(scaled, &[0, 1], false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    b.finish()
+}
+
+#[test]
+fn a_models_own_conversions_bind_by_what_their_line_says() {
+    let at = |level, policy, up: &str, down: &str| {
+        let s = PrecisionSettings { level, policy, ..PrecisionSettings::default() };
+        let m = apply(&converting(up, down), &s.properties(&Target::default()).unwrap()).unwrap();
+        crate::graph::verify(&m.graph).unwrap();
+        // linear, to, mul, to, mul, sum
+        dtypes(&m).join(" ")
+    };
+    let named = "h = h.float()";
+    for level in [Level::O2, Level::O3] {
+        assert_eq!(at(level, None, named, "y = y.to(dtype)"), "bf16 f32 f32 bf16 bf16 bf16");
+        assert_eq!(at(level, None, named, "y = y.to(torch.float32)"), "bf16 f32 f32 f32 f32 f32");
+        // A conversion to the dtype of another tensor is none where all are low.
+        assert_eq!(at(level, None, "h = h.to(x.dtype)", "y = y.to(dtype)"), "bf16 bf16 bf16 bf16 bf16 bf16");
+        // Without lines all are to f32, which loses nothing.
+        assert_eq!(at(level, None, "", ""), "bf16 f32 f32 f32 f32 f32");
+    }
+    // Under autocast weights stay f32, and so does what they are multiplied with.
+    let o1 = |up, down| at(Level::O1, Some(Policy::Torch), up, down);
+    assert_eq!(o1(named, "y = y.float()"), "bf16 f32 f32 f32 f32 f32");
+    assert_eq!(o1(named, "y = y.to(dtype)"), "bf16 f32 f32 bf16 f32 f32");
+    assert_eq!(o1("", ""), "bf16 f32 f32 f32 f32 f32");
+}
+
+#[test]
+fn constants_saturate_when_they_are_cast() {
+    use crate::ops::create::full::FULL;
+    use crate::ops::pointwise::add::ADD;
+    let min = f32::MIN as f64;
+    for (dtype, least) in [(DType::BF16, -DType::BF16.max_value()), (DType::F16, -65504.0)] {
+        let mut b = Builder::new();
+        let w = b.parameter("w", DType::F32, &[4, 4]);
+        let mask = b.input("mask", TensorType::new(DType::F32, [4, 4]), InputRole::Constant);
+        let h = b.one(&LINEAR, &[w, w], Attrs::new()).unwrap();
+        let masked = b.one(&ADD, &[h, mask], Attrs::new()).unwrap();
+        let attrs =
+            Attrs::new().with("size", vec![4i64, 4]).with("fill_value", min).with("dtype", DType::F32);
+        let full = b.one(&FULL, &[], attrs).unwrap();
+        let other = b.one(&ADD, &[h, full], Attrs::new()).unwrap();
+        let loss = b.sum(masked, &[0, 1], false).unwrap();
+        for (name, v) in [("loss", loss), ("masked", masked), ("full", other)] {
+            b.output(name, v, OutputRole::User);
+        }
+        let s = PrecisionSettings { level: Level::O3, dtype: Some(dtype), ..PrecisionSettings::default() };
+        let graph = apply(&b.finish(), &s.properties(&Target::default()).unwrap()).unwrap().graph;
+        let zeros = crate::Tensor::full(&TensorType::new(dtype, [4, 4]), 0.0);
+        let mut elements = vec![0.0; 16];
+        elements[..3].copy_from_slice(&[min, f64::NEG_INFINITY, -2.0]);
+        let mask = crate::Tensor::float(DType::F32, [4, 4], elements);
+        let out = crate::reference::run(&graph, &[zeros, mask]).unwrap();
+        assert_eq!(out[1].floats()[..4], [least, f64::NEG_INFINITY, -2.0, 0.0], "{dtype}");
+        assert!(out[2].floats().iter().all(|&x| x == least), "{dtype}");
+    }
 }
