@@ -90,6 +90,17 @@ pub enum Error {
         /// Bytes by kind, the largest first.
         held: String,
     },
+    /// HW-R011: every step was skipped.
+    #[error(
+        "HW-R011: all {steps} steps were skipped, because their gradients were not finite ({detail}): nothing was trained; \
+         take bf16, more steps if the loss scale was still falling, or a lower first one (`amp.scaler.init`)"
+    )]
+    NoUpdate {
+        /// Steps of this process.
+        steps: u64,
+        /// The first node that was not finite, and the loss scales that were tried.
+        detail: String,
+    },
 }
 
 /// Bytes for people: in the largest of KiB, MiB and GiB that they reach.
@@ -113,6 +124,7 @@ impl Error {
             Error::Rebind { .. } => "HW-R008",
             Error::Version { .. } => "HW-R009",
             Error::Memory { .. } => "HW-R010",
+            Error::NoUpdate { .. } => "HW-R011",
         }
     }
 

@@ -188,6 +188,7 @@ mod tests {
             step: 20,
             complete: true,
             losses: vec![loss; 20],
+            updates: 20,
             evaluation: held_out.then_some(evaluation),
             best: None,
         }

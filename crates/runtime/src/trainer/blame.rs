@@ -71,4 +71,21 @@ impl Trainer<'_> {
         let detail = format!("{cause}loss {loss}, norm {norm}{scale}; {list}");
         Ok(Error::NotFinite { step: self.step, detail, diverged })
     }
+
+    /// The error of a run of which every step was skipped: the last of them is looked at, with the loss
+    /// scales of the first and the last.
+    pub(super) fn no_update(&mut self, steps: u64, scales: [f64; 2]) -> Result<Error> {
+        let end = self.step;
+        self.step = end - 1;
+        self.session.set_loss_scale(scales[1])?;
+        let culprit = self.culprit();
+        self.step = end;
+        let culprit =
+            culprit?.unwrap_or_else(|| "all elements are finite, but their squares overflow".into());
+        let tried = match scales {
+            [first, last] if first != last => format!("at loss scales from {first} to {last}"),
+            [scale, _] => format!("at loss scale {scale}"),
+        };
+        Ok(Error::NoUpdate { steps, detail: format!("{culprit}; {tried}") })
+    }
 }

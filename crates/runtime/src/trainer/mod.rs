@@ -68,6 +68,8 @@ pub struct Trainer<'a> {
     scaler: Vec<ScalerState>,
     /// When the present row of steps without an update began.
     skipping: Option<u64>,
+    /// Loss scales of the first and the last step that this process has skipped.
+    skipped: Option<[f64; 2]>,
     /// Steps done, and at the newest checkpoint.
     step: u64,
     saved: Option<u64>,
@@ -83,6 +85,8 @@ pub struct Summary {
     pub complete: bool,
     /// Loss of every step of this process.
     pub losses: Vec<f64>,
+    /// Steps of this process that have updated the parameters.
+    pub updates: u64,
     /// The last evaluation.
     pub evaluation: Option<Evaluation>,
     /// The best evaluation of the run, by the settings' metric.
@@ -213,6 +217,7 @@ impl<'a> Trainer<'a> {
             rule,
             scaler,
             skipping: None,
+            skipped: None,
             step,
             resumed,
         })
@@ -271,9 +276,9 @@ impl<'a> Trainer<'a> {
     /// and of evaluation. A step that is half done then is dropped, and the run ends with a checkpoint.
     ///
     /// # Errors
-    /// `NotFinite` if gradients are not and the settings say to stop; what data, device, observers and disk
-    /// report. Whatever ends the run, the steps done so far are saved, if the device still gives them. Running
-    /// statistics may then have seen the batch that failed.
+    /// `NotFinite` if gradients are not and the settings say to stop; `NoUpdate` if every step was skipped;
+    /// what data, device, observers and disk report. Whatever ends the run, the steps done so far are saved,
+    /// if the device still gives them. Running statistics may then have seen the batch that failed.
     pub fn run(&mut self, observers: &mut [&mut dyn Observer], stop: &AtomicBool) -> Result<Summary> {
         let begin = Instant::now();
         let mut observers = Observers::new(observers);
@@ -289,6 +294,7 @@ impl<'a> Trainer<'a> {
             step: self.step,
             complete: true,
             losses: Vec::new(),
+            updates: 0,
             evaluation: None,
             best: self.course.best,
         };
@@ -303,6 +309,9 @@ impl<'a> Trainer<'a> {
             return Err(e);
         }
         self.save(&mut tell, stop)?;
+        if let (true, 0, Some(scales)) = (summary.complete, summary.updates, self.skipped) {
+            return Err(self.no_update(summary.losses.len() as u64, scales)?);
+        }
         summary.step = self.step;
         if summary.complete && self.step < self.steps() {
             let (step, best, since) = (self.step, self.course.best, self.course.since);
@@ -365,6 +374,7 @@ impl<'a> Trainer<'a> {
                 return Ok(());
             };
             summary.losses.push(done.loss);
+            summary.updates += done.applied as u64;
             tell(&Event::Step(done))?;
         }
     }
@@ -449,6 +459,9 @@ impl<'a> Trainer<'a> {
         };
         if halts {
             return Err(self.not_finite(loss, update.norm, culprit)?);
+        }
+        if !update.applied {
+            self.skipped = Some([self.skipped.map_or(state.scale, |s| s[0]), state.scale]);
         }
         self.scaler[0] = next;
         self.step += 1;
