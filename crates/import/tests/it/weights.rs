@@ -105,7 +105,8 @@ fn every_golden_opens_through_its_memory_map_and_is_whole() {
         // These were recorded later than the others.
         let late = |folder: &str| path.components().any(|c| c.as_os_str() == folder);
         let write = |name| path.to_string_lossy().contains(&format!("writes/{name}"));
-        let later = late("bugs")
+        let later = late("attention")
+            || late("bugs")
             || late("cancelling")
             || late("casts")
             || late("complex")
