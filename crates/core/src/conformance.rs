@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::evaluate::evaluate;
 use crate::graph::{Builder, Graph, Input, InputRole, OutputRole};
 use crate::ops::{Case, Derivative, OpDef, Registry, Sample};
-use crate::pass::bound::{MAGNIFIED, confidence, error_bounds, sampled};
+use crate::pass::bound::{Bound, ROUNDING, Spread, error_bounds, function, rounded};
 use crate::pass::decompose;
 use crate::pass::differentiate::gradients;
 use crate::reference;
@@ -75,9 +75,9 @@ fn one(device: &dyn Device, op: &'static OpDef, case: &Case, dtype: DType, all: 
 }
 
 /// Runs one training step of a model's forward graph in f32, as it is compiled for the device. Its loss,
-/// every gradient and every new content of a buffer are judged by the step of the same model in f64. Where
-/// terms cancel, errors count by roundings that are sampled ([`sampled`]). `tensor` gives the inputs of the
-/// compiled graph, in the dtypes that it asks for.
+/// every gradient and every new content of a buffer are judged by the step of the same model in f64, within
+/// what runs with random roundings show ([`rounded`]). `tensor` gives the inputs of the compiled graph, in
+/// the dtypes that it asks for.
 ///
 /// # Errors
 /// Refusals of compilation for the generic target and of the reference: the model is at fault then, not the
@@ -89,8 +89,9 @@ pub fn training_step(
     tensor: impl Fn(&Input, &TensorType) -> Result<Tensor>,
     all: &mut Conformance,
 ) -> Result<()> {
-    // Unfused: roundings are sampled at each node.
-    let in_f64 = Options { upcast: Some(DType::F64), stop_after: Some("simplify"), ..Options::default() };
+    // Unfused: each node rounds.
+    let unfused = Options { stop_after: Some("simplify"), ..Options::default() };
+    let in_f64 = Options { upcast: Some(DType::F64), ..unfused.clone() };
     let exact = compile::optimize(model.clone(), &in_f64, &Target::default())?.graph;
     let mut refuse = |e: Error| match e.code {
         Code::Unsupported => {
@@ -107,7 +108,8 @@ pub fn training_step(
     };
     let inputs = step.inputs.iter().map(|i| tensor(i, step.ty(i.value))).collect::<Result<Vec<_>>>()?;
     let mut truth = Truth::new(&step, &exact, &inputs, device.target())?;
-    truth.count_cancellation(deviations(&exact, device.target(), tensor)?);
+    let steps = compile::optimize(model.clone(), &unfused, device.target())?.graph;
+    truth.drawn = Some(drawn(&steps, &truth.exact, device.target(), tensor)?);
     match evaluate(device, &step, &inputs) {
         Ok(got) => {
             truth.judge(name, &got, &mut all.wrong);
@@ -118,41 +120,34 @@ pub fn training_step(
     Ok(())
 }
 
-/// By output of a graph in f64, the standard deviation of its error (Euclidean norm) in f32: the largest of a
-/// few samples.
-fn deviations(
+/// By output of a graph that is `exact` without roundings, the bound of its error as random roundings show
+/// it.
+fn drawn(
     graph: &Graph,
+    exact: &[Tensor],
     target: &Target,
     tensor: impl Fn(&Input, &TensorType) -> Result<Tensor>,
-) -> Result<Vec<f64>> {
-    /// Far above the roundings of f64, and small enough to be linear.
-    const MAGNIFICATION: f64 = 1e-8;
-    let graph = sampled(graph, target, DType::F32, false)?;
-    let mut largest = vec![0.0f64; graph.outputs.len()];
-    // Other keys draw other roundings.
-    for draw in 0..3 {
-        let run = |magnified: f64| {
-            let inputs = graph.inputs.iter().map(|i| match &i.role {
-                InputRole::State if i.name == MAGNIFIED => Ok(Tensor::full(graph.ty(i.value), magnified)),
-                InputRole::Rng => Ok(Tensor::int(DType::I64, [2], vec![draw, 0])),
-                _ => tensor(i, graph.ty(i.value)),
-            });
-            reference::run(&graph, &inputs.collect::<Result<Vec<_>>>()?)
-        };
-        let (still, half, whole) = (run(0.0)?, run(MAGNIFICATION / 2.0)?, run(MAGNIFICATION)?);
-        for (i, exact) in still.iter().enumerate().filter(|(_, t)| t.dtype().is_float()) {
-            let moved = |to: &[Tensor]| {
-                let squares = exact.floats().iter().zip(to[i].floats()).map(|(a, b)| (a - b).powi(2));
-                squares.sum::<f64>().sqrt()
-            };
-            // Errors grow with the roundings; where something discrete has flipped they stay.
-            let (half, whole) = (moved(&half), moved(&whole));
-            if whole.is_finite() && whole >= 1.5 * half {
-                largest[i] = largest[i].max(whole / MAGNIFICATION * DType::F32.epsilon() / 2.0);
+) -> Result<Vec<Bound>> {
+    const RUNS: usize = 8;
+    let random = rounded(graph, target)?;
+    let values = |t: &Tensor| if t.dtype().is_float() { t.floats().to_vec() } else { vec![] };
+    let dtypes = graph.outputs.iter().map(|o| graph.ty(o.value).dtype);
+    let mut spreads: Vec<Spread> = exact.iter().zip(dtypes).map(|(t, d)| Spread::new(values(t), d)).collect();
+    for run in 0..=RUNS {
+        let (function, width) = (function(run), f64::from(u8::from(run > 0)));
+        let inputs = random.inputs.iter().map(|i| match ROUNDING.iter().position(|n| *n == i.name) {
+            Some(n) => Ok(Tensor::full(random.ty(i.value), [function, width][n])),
+            None => {
+                let ty = graph.inputs.iter().find(|o| o.name == i.name).map(|o| graph.ty(o.value));
+                Ok(tensor(i, ty.unwrap_or(random.ty(i.value)))?.cast(random.ty(i.value).dtype))
             }
+        });
+        let outputs = reference::run(&random, &inputs.collect::<Result<Vec<_>>>()?)?;
+        for (spread, value) in spreads.iter_mut().zip(&outputs) {
+            if run == 0 { spread.nearest(&values(value)) } else { spread.add(&values(value)) }
         }
     }
-    Ok(largest)
+    Ok(spreads.iter().map(|s| s.bound(1.0)).collect())
 }
 
 /// An operator on a case, its float inputs in `dtype`, with its gradients where it has a rule. `None` if it
@@ -238,6 +233,8 @@ pub struct Truth<'a> {
     exact: Vec<Tensor>,
     slopes: Vec<Vec<f64>>,
     bounds: Vec<f64>,
+    /// Bounds that random roundings show, which then count alone.
+    drawn: Option<Vec<Bound>>,
     target: &'a Target,
 }
 
@@ -254,18 +251,7 @@ impl<'a> Truth<'a> {
         let want = reference::run(exact, &lifted)?;
         let slopes = sensitivities(exact, &lifted, &want);
         let bounds = error_bounds(graph, target, false);
-        Ok(Truth { graph, own, exact: want, slopes, bounds, target })
-    }
-
-    /// Widens the bound of an output to its `deviation` with confidence, where its size and sensitivity allow
-    /// less.
-    fn count_cancellation(&mut self, deviations: Vec<f64>) {
-        let confidence = confidence(self.graph);
-        for ((slopes, o), deviation) in self.slopes.iter_mut().zip(&self.graph.outputs).zip(deviations) {
-            let bound = self.bounds[o.value.0 as usize];
-            let size = if bound > 0.0 { confidence * deviation / bound } else { 0.0 };
-            slopes.iter_mut().for_each(|slope| *slope = slope.max(size));
-        }
+        Ok(Truth { graph, own, exact: want, slopes, bounds, drawn: None, target })
     }
 
     /// Adds to `wrong` a line for each output that is too far off. The bound of an element is relative to the
@@ -295,7 +281,10 @@ impl<'a> Truth<'a> {
             let norm = want.iter().filter(|x| x.is_finite()).fold(0.0, |m: f64, x| m.max(x.abs()));
             for (i, (&g, &w)) in got[k].floats().iter().zip(want).enumerate() {
                 let slope = self.slopes[k][i];
-                let near = (g - w).abs() <= bound * (norm + slope) + tiny;
+                let near = match &self.drawn {
+                    Some(drawn) => (g - w).abs() <= drawn[k].elements[i].max(f64::EPSILON * norm) + tiny,
+                    None => (g - w).abs() <= bound * (norm + slope) + tiny,
+                };
                 // Results of the reference itself in this dtype are right by definition: random numbers,
                 // infinities.
                 let e = self.own[k].floats()[i];

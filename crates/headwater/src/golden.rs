@@ -17,10 +17,11 @@ pub struct Golden {
 }
 
 /// Kinds of recorded tensors.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, serde::Serialize, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A result of the model.
+    #[default]
     Output,
     /// A gradient.
     Gradient,

@@ -170,7 +170,7 @@ fn models_agree_with_pytorch() {
         let golden = Golden::read(&folder.join(format!("{family}.train.golden.safetensors"))).unwrap();
         let before: Vec<u64> = wanted.iter().map(|name| machine.calls(name)).collect();
         let report = check(&model, &golden, precision, &device).unwrap_or_else(|e| panic!("{family}: {e:#}"));
-        let wrong: Vec<_> = report.compared.iter().filter(|c| !c.passed).map(|c| &c.name).collect();
+        let wrong: Vec<_> = report.compared.iter().filter(|c| !c.passed()).map(|c| &c.name).collect();
         assert!(wrong.is_empty() && report.missing.is_empty(), "{family} in {precision}: {wrong:?}");
         for (name, before) in wanted.iter().zip(before) {
             assert!(machine.calls(name) > before, "{family} in {precision} does not call {name}");

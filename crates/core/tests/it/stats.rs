@@ -1,9 +1,5 @@
 //! Counts of graphs and plans, against what can be counted by hand.
 
-#[path = "common/large.rs"]
-#[allow(dead_code)]
-mod large;
-
 use headwater_core::graph::{Graph, parse};
 use headwater_core::pass::{check_plan, differentiate, plan};
 use headwater_core::plan::{Bindings, Plan};
@@ -131,7 +127,7 @@ fn small_workspaces_share_a_place_and_are_no_activations() {
 
 #[test]
 fn the_peak_is_the_fullest_step_of_a_model() {
-    let graph = large::deep(500);
+    let graph = crate::common::large::deep(500);
     let loss = graph.outputs[0].value;
     let plan = planned(&differentiate(graph, loss).unwrap().graph);
     // Counted again, slowly.

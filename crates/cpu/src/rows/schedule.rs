@@ -173,7 +173,8 @@ impl Compiler<'_> {
                 Instr::Unary(..) => 2,
                 _ => 1,
             };
-            cost[at] = own + args(&body[at]).map(|a| cost[a]).sum::<usize>();
+            // Of all ways to it, which may be more than a number holds.
+            cost[at] = args(&body[at]).fold(own, |sum, a| sum.saturating_add(cost[a]));
         }
         for at in (0..body.len()).rev() {
             let mut when: Vec<usize> = if sinks.contains(&at) {

@@ -213,7 +213,7 @@ fn queries_that_are_masked_as_a_whole_are_those_of_the_reference() {
             let mut q = inputs[0].to_f64();
             (0..2).for_each(|h| q[(h * queries + hidden) * size..][..size].fill(0.0));
             inputs[0] = Tensor::float(dtype, inputs[0].ty.shape.clone(), q);
-            let whole = |i: usize| i / keys == hidden || mask < 0.0 && i % 5 == 0;
+            let whole = |i: usize| i / keys == hidden || mask < 0.0 && i.is_multiple_of(5);
             let added = (0..queries * keys).map(|i| if whole(i) { mask } else { 0.0 }).collect();
             inputs[4] = Tensor::float(DType::F32, [1, 1, queries, keys], added);
             let exact: Vec<Tensor> = inputs.iter().map(|t| t.cast(DType::F64)).collect();

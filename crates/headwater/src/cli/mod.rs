@@ -213,6 +213,8 @@ pub(crate) enum Status {
     Failed,
     /// Numbers are not those that PyTorch computes, or a step of a migration failed.
     Differs,
+    /// No number differs from PyTorch's, but bounds are too wide to prove all of them.
+    NotProved,
     /// A signal ended it before it was complete.
     Interrupted,
 }
@@ -223,6 +225,7 @@ impl Status {
             Status::Done => 0,
             Status::Failed => 1,
             Status::Differs => 3,
+            Status::NotProved => 4,
             Status::Interrupted => signals::status(),
         }
     }

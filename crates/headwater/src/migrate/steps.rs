@@ -182,12 +182,12 @@ pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(C
         reports.push(report.with_context(|| format!("the comparison cannot run{}", opened.because(true)))?);
     }
     let kinds = [Kind::Output, Kind::Buffer, Kind::Node];
-    let good = reports.iter().all(|r| kinds.iter().all(|&k| r.of(k).all(|c| c.passed)));
+    let good = reports.iter().all(|r| kinds.iter().all(|&k| r.of(k).all(|c| c.passed())));
     let worst =
         |r: &CheckReport| kinds.iter().filter_map(|&k| r.worst(k)).map(|c| c.error).fold(0.0, f64::max);
     // The first node that differs says where; without one, what is computed last does.
     let first = |r: &CheckReport| {
-        let last = || kinds.iter().find_map(|&k| r.of(k).find(|c| !c.passed));
+        let last = || kinds.iter().find_map(|&k| r.of(k).find(|c| !c.passed()));
         r.first_difference().or_else(last).map(|c| differs(r, c))
     };
     let summary = match reports.iter().find_map(first) {
@@ -204,7 +204,7 @@ pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(C
             text::error(worst(&reports[1])),
         ),
     };
-    let mut found = with_errors(Found::new(good, summary), &reports, &kinds);
+    let mut found = with_errors(unproved(Found::new(good, summary), &reports, &kinds), &reports, &kinds);
     for r in &reports {
         let all: Vec<_> = r.compared.iter().filter(|c| c.kind != Kind::Gradient).collect();
         found = found.with(Block::Table(check::tables::listing(
@@ -226,6 +226,21 @@ fn differs(r: &CheckReport, c: &Compared) -> String {
     )
 }
 
+/// Says how many values of some kinds are not proved, where none differs.
+fn unproved(mut found: Found, reports: &[CheckReport], kinds: &[Kind]) -> Found {
+    let open = |r: &CheckReport| {
+        let of = kinds.iter().flat_map(|&k| r.of(k));
+        of.filter(|c| c.verdict == check::Verdict::NotProved).count()
+    };
+    if let Some(r) = reports.iter().find(|r| open(r) > 0)
+        && found.verdict == Verdict::Pass
+    {
+        found.verdict = Verdict::Note;
+        found.summary = format!("{}; in {} {} of them are not proved", found.summary, r.precision, open(r));
+    }
+    found
+}
+
 /// Adds what comparisons found of some kinds, for programs, and what to try where they failed.
 fn with_errors(found: Found, reports: &[CheckReport], kinds: &[Kind]) -> Found {
     let of = |r: &CheckReport| -> Vec<Compared> { kinds.iter().flat_map(|&k| r.of(k)).cloned().collect() };
@@ -234,12 +249,16 @@ fn with_errors(found: Found, reports: &[CheckReport], kinds: &[Kind]) -> Found {
         reports.iter().map(|r| (r.precision.clone(), of(r))).collect::<serde_json::Map<_, _>>().into()
     };
     let differ = by_precision(&|r| {
-        let wrong: Vec<Compared> = of(r).into_iter().filter(|c| !c.passed).collect();
+        let wrong: Vec<Compared> = of(r).into_iter().filter(|c| !c.passed()).collect();
         serde_json::json!(wrong)
     });
     let next = reports.iter().find_map(|r| r.evidence().pop()).unwrap_or_default();
     found
         .next(next)
+        .value(
+            "proved",
+            by_precision(&|r| of(r).iter().filter(|c| c.verdict == check::Verdict::Proved).count().into()),
+        )
         .value("values", reports.first().map_or(0, |r| of(r).len()))
         .value("largest_error", by_precision(&|r| worst(r).into()))
         .value("different", differ)
@@ -250,10 +269,10 @@ pub(super) fn gradients(c: Checked) -> Result<(Checked, Found)> {
     if c.reports.is_empty() {
         return Ok((c, lacking(NO_GOLDEN)));
     }
-    let good = c.reports.iter().all(|r| r.missing.is_empty() && r.of(Kind::Gradient).all(|c| c.passed));
+    let good = c.reports.iter().all(|r| r.missing.is_empty() && r.of(Kind::Gradient).all(|c| c.passed()));
     let worst = |i: usize| c.reports[i].worst(Kind::Gradient).map_or(0.0, |c| c.error);
     let missing: Vec<&str> = c.reports[0].missing.iter().map(String::as_str).collect();
-    let wrong = c.reports.iter().find_map(|r| Some((r, r.of(Kind::Gradient).find(|c| !c.passed)?)));
+    let wrong = c.reports.iter().find_map(|r| Some((r, r.of(Kind::Gradient).find(|c| !c.passed())?)));
     let summary = match (&missing[..], wrong) {
         ([], Some((r, wrong))) => differs(r, wrong),
         ([], None) => format!(
@@ -265,7 +284,8 @@ pub(super) fn gradients(c: Checked) -> Result<(Checked, Found)> {
         ),
         (names, _) => names.join("; ") + &c.opened.because(true),
     };
-    let mut found = with_errors(Found::new(good, summary), &c.reports, &[Kind::Gradient])
+    let kinds = [Kind::Gradient];
+    let mut found = with_errors(unproved(Found::new(good, summary), &c.reports, &kinds), &c.reports, &kinds)
         .took(0.0)
         .value("missing", &c.reports[0].missing);
     for r in &c.reports {

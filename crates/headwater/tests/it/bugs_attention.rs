@@ -36,7 +36,7 @@ fn agrees(name: &str, low: bool) {
     for (device, all) in precisions {
         for &precision in *all {
             let report = report(name, precision, device);
-            let wrong: Vec<_> = report.compared.iter().filter(|c| !c.passed).collect();
+            let wrong: Vec<_> = report.compared.iter().filter(|c| !c.passed()).collect();
             assert!(
                 wrong.is_empty() && report.missing.is_empty(),
                 "{name} in {precision} on {device}: {wrong:?} {:?}",

@@ -36,7 +36,7 @@ fn what_cancels_is_zero_and_what_does_not_is_compared() {
     for (name, zero) in cases {
         for precision in [DType::F64, DType::F32, DType::BF16] {
             let report = run(name, &at(&format!("{name}.golden.safetensors")), precision);
-            let wrong: Vec<_> = report.compared.iter().filter(|c| !c.passed).collect();
+            let wrong: Vec<_> = report.compared.iter().filter(|c| !c.passed()).collect();
             assert!(wrong.is_empty() && report.missing.is_empty(), "{name} in {precision}: {wrong:?}");
             if precision == DType::BF16 {
                 continue;
@@ -79,7 +79,7 @@ fn a_difference_is_found_also_where_terms_cancel() {
         let golden = changed(dir.path(), name, gradient, change);
         let report = run(name, &golden, DType::F64);
         let wrong: Vec<&str> =
-            report.compared.iter().filter(|c| !c.passed).map(|c| c.name.as_str()).collect();
+            report.compared.iter().filter(|c| !c.passed()).map(|c| c.name.as_str()).collect();
         assert_eq!(wrong, [gradient], "{name}");
         let evidence = report.evidence().join("\n");
         assert!(evidence.contains("1 of") && evidence.contains("derivative of an operator"), "{evidence}");
@@ -111,7 +111,7 @@ fn what_one_side_alone_has_is_explained_with_a_next_step() {
     for (change, missing, next) in cases {
         for precision in [DType::F64, DType::F32] {
             let report = run("normed", &with(dir.path(), change), precision);
-            assert!(!report.passed() && report.compared.iter().all(|c| c.passed));
+            assert!(!report.passed() && report.compared.iter().all(|c| c.passed()));
             assert_eq!(report.missing.len(), 1);
             assert!(report.missing[0].starts_with(missing), "{:?}", report.missing);
             let evidence = report.evidence();

@@ -54,7 +54,7 @@ fn outputs_gradients_and_intermediate_values_agree() {
             assert!(report.of(Kind::Node).count() > 2, "{name} compared too few nodes");
             wrong.extend(report.missing.iter().map(|m| format!("{name} in {precision}: {m}")));
             wrong.extend(report.unmatched.iter().map(|m| format!("{name} in {precision}: no node {m}")));
-            for c in report.compared.iter().filter(|c| !c.passed) {
+            for c in report.compared.iter().filter(|c| !c.passed()) {
                 let (value, error, bound) = (&c.name, c.error, c.bound);
                 wrong.push(format!(
                     "{name} in {precision}: {:?} {value}: error {error:e}, bound {bound:e}",

@@ -32,7 +32,7 @@ fn wrong(family: &str, form: &str, precision: DType, device: &dyn Device, limit:
     assert!(report.of(Kind::Node).count() > 5, "{name}: compared too few nodes");
     let missing = report.missing.iter().map(|m| format!("{name}: {m}"));
     let unmatched = report.unmatched.iter().map(|m| format!("{name}: no node {m}"));
-    let differs = |c: &&Compared| !c.passed || (c.kind != Kind::Node && c.error > limit);
+    let differs = |c: &&Compared| !c.passed() || (c.kind != Kind::Node && c.error > limit);
     let differ = report
         .compared
         .iter()

@@ -100,7 +100,7 @@ fn results_are_as_the_page_documents_them() {
         ("predict", 0, "", &["predict", &model, "--data", &heldout, "--weights", &run, "--out", &predicted]),
         ("export", 0, "", &["export", &run, "--out", &exported]),
         ("inspect", 0, "", &["inspect", &model, "--amp", "O2", "--dtype", "f16", "--device", chip]),
-        ("check", 0, "", &["check", &model, &golden, "--precision", "f32"]),
+        ("check", 0, "", &["check", &model, &golden, "--precision", "f32", "--power"]),
         ("compile", 0, "", &["compile", &model]),
         ("kernels", 0, "", &["kernels", &model, "--target", "310p", "--out", &kernels]),
         (

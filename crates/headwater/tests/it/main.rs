@@ -7,6 +7,7 @@ mod bench;
 mod bugs_amp;
 mod bugs_attention;
 mod bugs_module;
+mod bugs_power;
 mod bugs_rest;
 mod check;
 mod common;

@@ -1,0 +1,285 @@
+//! How far rounding takes a value: statistics of runs that round by random functions ([`super::rounded`]).
+//!
+//! A run that rounds to nearest is taken for one more of them. Its distance from the exact value is then
+//! bounded by `F` times the root mean square of theirs, where `F²` is the quantile of the F distribution that
+//! a value exceeds with a chance of [`CHANCE`]. Its degrees of freedom are those of errors that are
+//! correlated (Satterthwaite, "An approximate distribution of estimates of variance components", Biometrics
+//! Bulletin 2, 1946), `ν = (tr Σ)² / tr Σ²`, by the unbiased estimate of `tr Σ²` of Bai and Saranadasa
+//! (Statistica Sinica 6, 1996). It is 1 for a scalar and grows with independent errors. What roundings do in
+//! all runs alike, or what rounding to nearest does beyond that, is no chance, and is added.
+
+use crate::dtype::DType;
+
+/// Chance that an honest value breaks its bound, if errors are distributed normally.
+pub const CHANCE: f64 = 1e-8;
+
+/// Coordinates of a sketch: errors of more elements are projected to so many, inner products kept in
+/// expectation.
+const SKETCH: usize = 256;
+
+/// Errors of one value in several runs.
+#[derive(Clone, Debug)]
+pub struct Spread {
+    /// The value without any rounding.
+    exact: Vec<f64>,
+    dtype: DType,
+    /// By element, the error of the run that rounds to nearest.
+    nearest: Vec<f64>,
+    /// By element, mean and sum of squared deviations of the errors of the other runs.
+    mean: Vec<f64>,
+    squares: Vec<f64>,
+    sketches: Vec<Vec<f64>>,
+    /// Elements that are a number in some runs and none in others.
+    wild: Vec<bool>,
+}
+
+/// A bound of the errors of a value.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    /// Bound of the Euclidean norm.
+    pub norm: f64,
+    /// The factor `F` by which it exceeds the root mean square of the runs.
+    pub factor: f64,
+    /// That root mean square, of the Euclidean norm.
+    pub deviation: f64,
+    /// Bound of each element.
+    pub elements: Vec<f64>,
+}
+
+impl Spread {
+    /// Statistics of a value that is `exact` without rounding, and of `dtype` in the runs.
+    pub fn new(exact: Vec<f64>, dtype: DType) -> Spread {
+        let zeros = vec![0.0; exact.len()];
+        Spread {
+            dtype,
+            nearest: zeros.clone(),
+            mean: zeros.clone(),
+            squares: zeros,
+            sketches: Vec::new(),
+            wild: vec![false; exact.len()],
+            exact,
+        }
+    }
+
+    /// The value without rounding.
+    pub fn exact(&self) -> &[f64] {
+        &self.exact
+    }
+
+    /// The value of the run that rounds to nearest.
+    pub fn nearest(&mut self, value: &[f64]) {
+        self.nearest = self.errors(value);
+    }
+
+    /// The value of another run.
+    pub fn add(&mut self, value: &[f64]) {
+        let errors = self.errors(value);
+        let n = (self.sketches.len() + 1) as f64;
+        for (i, &e) in errors.iter().enumerate() {
+            let apart = e - self.mean[i];
+            self.mean[i] += apart / n;
+            self.squares[i] += apart * (e - self.mean[i]);
+        }
+        self.sketches.push(sketch(&errors));
+    }
+
+    fn errors(&mut self, value: &[f64]) -> Vec<f64> {
+        let each = self.exact.iter().zip(value).enumerate();
+        each.map(|(i, (&exact, &x))| {
+            if alike(x, exact, self.dtype) {
+                return 0.0;
+            }
+            let apart = x - exact;
+            self.wild[i] |= !apart.is_finite();
+            if apart.is_finite() { apart } else { 0.0 }
+        })
+        .collect()
+    }
+
+    /// The bound, of errors `scale` times those of the runs.
+    pub fn bound(&self, scale: f64) -> Bound {
+        let (runs, elements) = (self.sketches.len() as f64, self.exact.len());
+        let n = runs - 1.0;
+        let wild = self.wild.iter().any(|w| *w);
+        if elements == 0 || runs < 2.0 || wild {
+            let all = if wild { f64::INFINITY } else { 0.0 };
+            return Bound { norm: all, factor: f64::INFINITY, deviation: all, elements: vec![all; elements] };
+        }
+        let total = self.squares.iter().sum::<f64>() / n;
+        let deviation = total.sqrt();
+        let more = (1.0 + 1.0 / runs).sqrt();
+        let freedom = self.freedom().clamp(1.0, elements as f64);
+        let factor = quantile(freedom, n * freedom, CHANCE).sqrt() * more;
+        let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>();
+        let systematic = (norm(&self.mean).max(norm(&self.nearest)) - total).max(0.0).sqrt();
+        // The largest of the elements: each by its own deviation, or by that of all.
+        let chance = CHANCE / elements as f64;
+        let (own, common) = (quantile(1.0, n, chance).sqrt(), quantile(1.0, 1e6, chance).sqrt());
+        let common = common * (total / elements as f64).sqrt();
+        let each = (0..elements).map(|i| {
+            let own = own * (self.squares[i] / n).sqrt();
+            let systematic = self.mean[i].abs().max(self.nearest[i].abs());
+            let spacing = self.dtype.epsilon() * self.exact[i].abs();
+            let spacing = if spacing.is_finite() { spacing / scale } else { 0.0 };
+            scale * (own.max(common) * more + systematic + spacing)
+        });
+        Bound {
+            norm: scale * (factor * deviation + systematic),
+            factor,
+            deviation: scale * deviation,
+            elements: each.collect(),
+        }
+    }
+
+    /// Degrees of freedom of the errors.
+    fn freedom(&self) -> f64 {
+        let (runs, width) = (self.sketches.len(), self.sketches[0].len());
+        let mean: Vec<f64> =
+            (0..width).map(|i| self.sketches.iter().map(|s| s[i]).sum::<f64>() / runs as f64).collect();
+        let centred: Vec<Vec<f64>> =
+            self.sketches.iter().map(|s| s.iter().zip(&mean).map(|(x, m)| x - m).collect()).collect();
+        let n = runs as f64 - 1.0;
+        let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let trace = centred.iter().map(|c| product(c, c)).sum::<f64>() / n;
+        let mut squares = 0.0;
+        for a in &centred {
+            squares += centred.iter().map(|b| (product(a, b) / n).powi(2)).sum::<f64>();
+        }
+        let squares = n * n / ((n + 2.0) * (n - 1.0).max(1.0)) * (squares - trace * trace / n);
+        if squares > 0.0 { trace * trace / squares } else { 1.0 }
+    }
+}
+
+/// True if `x` stands for a number without error where it is of `dtype`: equal, both no number, or both
+/// beyond the range of `dtype`, where masks are that add up the most negative numbers. A result there may be
+/// infinite or the largest number.
+pub fn alike(x: f64, exact: f64, dtype: DType) -> bool {
+    let largest = dtype.max_value();
+    let beyond = exact.abs() > largest && x.abs() >= largest / 2.0 && (x > 0.0) == (exact > 0.0);
+    x == exact || (x.is_nan() && exact.is_nan()) || beyond
+}
+
+/// Projection to [`SKETCH`] coordinates: each element is added to or subtracted from one, by a hash of its
+/// place (Charikar, Chen and Farach-Colton, "Finding frequent items in data streams", ICALP 2002).
+fn sketch(errors: &[f64]) -> Vec<f64> {
+    if errors.len() <= SKETCH {
+        return errors.to_vec();
+    }
+    let mut out = vec![0.0; SKETCH];
+    for (i, e) in errors.iter().enumerate() {
+        let mut h = (i as u64).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        h = (h ^ (h >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        h = (h ^ (h >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        h ^= h >> 31;
+        out[(h % SKETCH as u64) as usize] += if h >> 63 == 0 { *e } else { -*e };
+    }
+    out
+}
+
+/// The number that an F distribution of `a` and `b` degrees of freedom exceeds with a chance.
+fn quantile(a: f64, b: f64, chance: f64) -> f64 {
+    let above = |x: f64| beta(b / (b + a * x), b / 2.0, a / 2.0);
+    let (mut low, mut high) = (0.0f64, 1.0f64);
+    while above(high) > chance && high < 1e30 {
+        (low, high) = (high, high * 4.0);
+    }
+    for _ in 0..60 {
+        let middle = (low + high) / 2.0;
+        if above(middle) > chance { low = middle } else { high = middle }
+    }
+    high
+}
+
+/// The regularized incomplete beta function, by its continued fraction (Abramowitz and Stegun 26.5.8,
+/// evaluated by Lentz's method).
+fn beta(x: f64, a: f64, b: f64) -> f64 {
+    if x <= 0.0 || x >= 1.0 {
+        return if x <= 0.0 { 0.0 } else { 1.0 };
+    }
+    if x > (a + 1.0) / (a + b + 2.0) {
+        return 1.0 - beta(1.0 - x, b, a);
+    }
+    let front = libm::lgamma(a + b) - libm::lgamma(a) - libm::lgamma(b) + a * x.ln() + b * (1.0 - x).ln();
+    const TINY: f64 = 1e-300;
+    let nonzero = |x: f64| if x.abs() < TINY { TINY } else { x };
+    let (mut c, mut d) = (1.0, 1.0 / nonzero(1.0 - (a + b) * x / (a + 1.0)));
+    let mut fraction = d;
+    for m in 1..2000 {
+        let m = f64::from(m);
+        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
+        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
+        let mut last = 1.0;
+        for term in [even, odd] {
+            d = 1.0 / nonzero(1.0 + term * d);
+            c = nonzero(1.0 + term / c);
+            last = c * d;
+            fraction *= last;
+        }
+        if (last - 1.0).abs() < 1e-14 {
+            break;
+        }
+    }
+    (front.exp() * fraction / a).min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_tables() {
+        // scipy.stats.f.isf(1e-8, a, b)
+        for (a, b, want) in [(1.0, 15.0, 127.4), (8.0, 120.0, 8.17), (256.0, 3840.0, 1.608)] {
+            let got = quantile(a, b, 1e-8);
+            assert!((got / want - 1.0).abs() < 0.02, "{a} {b}: {got}, {want}");
+        }
+    }
+
+    /// Numbers of a normal distribution.
+    fn normal(seed: &mut u64) -> f64 {
+        let mut uniform = || {
+            *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((*seed >> 11) as f64 + 0.5) / f64::exp2(53.0)
+        };
+        (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()
+    }
+
+    #[test]
+    fn freedom_is_that_of_independent_errors() {
+        let mut seed = 1;
+        for (independent, elements) in [(1, 64), (8, 64), (64, 64), (100, 4096)] {
+            let mut spread = Spread::new(vec![1.0; elements], DType::F32);
+            for _ in 0..16 {
+                let few: Vec<f64> = (0..independent).map(|_| 1e-3 * normal(&mut seed)).collect();
+                let value: Vec<f64> = (0..elements).map(|i| 1.0 + few[i % independent]).collect();
+                spread.add(&value);
+            }
+            let freedom = spread.freedom() / independent as f64;
+            assert!(freedom > 0.5 && freedom < 2.0, "{independent} of {elements}: {freedom}");
+        }
+    }
+
+    #[test]
+    fn honest_values_stay_within_and_wrong_ones_do_not() {
+        let mut seed = 7;
+        for elements in [1, 3, 50, 1000] {
+            for _ in 0..50 {
+                let mut spread = Spread::new(vec![1.0; elements], DType::F32);
+                let draw = |seed: &mut u64| -> Vec<f64> {
+                    (0..elements).map(|_| 1.0 + 1e-3 * normal(seed)).collect()
+                };
+                for _ in 0..16 {
+                    spread.add(&draw(&mut seed));
+                }
+                let nearest = draw(&mut seed);
+                spread.nearest(&nearest);
+                let bound = spread.bound(1.0);
+                let value = draw(&mut seed);
+                let norm = value.iter().map(|x| (x - 1.0).powi(2)).sum::<f64>().sqrt();
+                assert!(norm <= bound.norm && bound.norm < 0.05 * (elements as f64).sqrt());
+                assert!(value.iter().zip(&bound.elements).all(|(x, b)| (x - 1.0).abs() <= *b));
+                assert!(bound.elements.iter().all(|b| *b < 0.2), "one element of 1.2 would be found");
+            }
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Goldens with wrong values are found, and honest ones pass, where bounds were once too wide or too tight;
+//! and the share of wrong values that a check finds.
+
+use headwater::check::{Measured, Mutation, Precision, Verdict, check};
+use headwater::core::{DType, Tensor};
+use headwater::cpu::Cpu;
+use headwater::golden::{Golden, Kind};
+use headwater::model::Model;
+use headwater::tensors::TensorFile;
+use std::path::{Path, PathBuf};
+
+fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens")
+}
+
+fn open(name: &str) -> (Model, PathBuf) {
+    let folder = goldens().join("bugs");
+    let model = Model::open(&folder.join(format!("{name}.pt2"))).unwrap_or_else(|e| panic!("{name}: {e:#}"));
+    (model, folder.join(format!("{name}.golden.safetensors")))
+}
+
+/// Names of values by their verdict.
+fn verdicts(model: &Model, golden: &Path, dtype: DType) -> [Vec<String>; 3] {
+    let golden = Golden::read(golden).unwrap();
+    let report = check(model, &golden, dtype, &Cpu::new(2)).unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(report.missing.is_empty(), "{:?}", report.missing);
+    [Verdict::Proved, Verdict::NotProved, Verdict::Differs].map(|verdict| {
+        let of = report.compared.iter().filter(|c| c.verdict == verdict);
+        of.map(|c| format!("{:?} {}", c.kind, c.name).to_lowercase()).collect()
+    })
+}
+
+#[test]
+fn flipped_values_behind_large_masks_are_found() {
+    let loss: &[&str] = &["output 0", "gradient v"];
+    let all: &[&str] = &["output 0", "output 1", "gradient k", "gradient q", "gradient v"];
+    for (name, dtypes, flipped) in [
+        ("vacuous_mask_1e9_flipped_loss", &[DType::F64, DType::F32][..], loss),
+        ("vacuous_mask_1e9_flipped_loss", &[DType::BF16, DType::F16], loss),
+        ("vacuous_mask_1e4_flipped_all", &[DType::F64, DType::F32, DType::BF16, DType::F16], all),
+    ] {
+        let (model, golden) = open(name);
+        for &dtype in dtypes {
+            let [_, _, differ] = verdicts(&model, &golden, dtype);
+            assert_eq!(differ, flipped, "{name} in {dtype}");
+            // The honest golden passes.
+            let mut file = TensorFile::read(&golden).unwrap();
+            for (key, t) in &mut file.tensors {
+                let kind = key.strip_prefix("output.").map(|n| ("output", n));
+                let kind = kind.or(key.strip_prefix("grad.").map(|n| ("gradient", n)));
+                if kind.is_some_and(|(kind, n)| flipped.contains(&format!("{kind} {n}").as_str())) {
+                    let back = t.to_f64().into_iter().map(|x| -x).collect();
+                    *t = Tensor::float(t.dtype(), t.shape().clone(), back);
+                }
+            }
+            let dir = tempfile::tempdir().unwrap();
+            let honest = dir.path().join("honest.golden.safetensors");
+            file.write(&honest).unwrap();
+            let [_, open, differ] = verdicts(&model, &honest, dtype);
+            assert!(open.is_empty() && differ.is_empty(), "{name} in {dtype}: {open:?} {differ:?}");
+        }
+    }
+}
+
+#[test]
+fn honest_values_are_proved_where_bounds_were_too_tight() {
+    let saturated = "alarm_saturated_softmax_zero_gradient";
+    // Scores of 1e6 lose their differences in f32: its roundings make gradients of the size of others.
+    let lost: &[&str] = &["gradient k", "gradient q"];
+    for (name, dtype, unproved) in [
+        (saturated, DType::F64, &[][..]),
+        (saturated, DType::F32, lost),
+        ("alarm_tight_bound_f32", DType::F64, &[]),
+        ("alarm_tight_bound_f32", DType::F32, &[]),
+    ] {
+        let (model, golden) = open(name);
+        let [_, open, differ] = verdicts(&model, &golden, dtype);
+        assert!(open == unproved && differ.is_empty(), "{name} in {dtype}: {open:?} {differ:?}");
+    }
+}
+
+/// A golden with a value times a number.
+fn changed(golden: &Path, key: &str, by: f64) -> (tempfile::TempDir, PathBuf) {
+    let mut file = TensorFile::read(golden).unwrap();
+    let t = file.tensors.get_mut(key).unwrap();
+    *t = Tensor::float(t.dtype(), t.shape().clone(), t.to_f64().into_iter().map(|x| x * by).collect());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("changed.golden.safetensors");
+    file.write(&path).unwrap();
+    (dir, path)
+}
+
+/// Models beside those of the reports: masks as products and as sums of planes, zeros times a large number;
+/// saturated losses and gates, batch norm of two samples.
+#[test]
+fn neighbours_are_proved_and_their_mutations_found() {
+    for name in [
+        "power_mask_product",
+        "power_mask_planes",
+        "power_penalty_of_zeros",
+        "power_certain_labels",
+        "power_batch_of_two",
+        "power_saturated_gate",
+    ] {
+        let (model, golden) = open(name);
+        for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16] {
+            if name == "power_certain_labels" && dtype == DType::F16 {
+                // Logits of 1e5 are beyond f16, which is said.
+                let golden = Golden::read(&golden).unwrap();
+                let report = check(&model, &golden, dtype, &Cpu::new(2)).unwrap();
+                let lost = report.scale.and_then(|s| s.lost);
+                assert!(lost.is_some_and(|node| node.contains("cross_entropy")));
+                continue;
+            }
+            let [_, open, differ] = verdicts(&model, &golden, dtype);
+            assert!(differ.is_empty(), "{name} in {dtype}: {differ:?}");
+            let low = dtype.epsilon() > DType::F32.epsilon();
+            assert!(low || open.is_empty(), "{name} in {dtype}: {open:?}");
+            for by in [-1.0, 0.0, 0.5] {
+                let (_dir, wrong) = changed(&golden, "output.0", by);
+                let [_, _, differ] = verdicts(&model, &wrong, dtype);
+                assert_eq!(differ, ["output 0"], "{name} in {dtype} times {by}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ties_are_named_as_ties() {
+    let (model, golden) = open("ties_router_zero");
+    let report = check(&model, &Golden::read(&golden).unwrap(), DType::F64, &Cpu::new(2)).unwrap();
+    assert!(!report.passed());
+    let said = report.evidence().join("\n");
+    assert!(
+        said.contains("topk") && said.contains("PyTorch leaves open which of them comes first"),
+        "{said}"
+    );
+}
+
+/// Every pair of archive and golden in a folder and below, but for those of `bugs`.
+fn pairs(folder: &Path, found: &mut Vec<(PathBuf, PathBuf)>) {
+    let mut entries: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        if path.is_dir() && !path.ends_with("bugs") {
+            pairs(&path, found);
+        } else if path.extension().is_some_and(|e| e == "pt2") {
+            let golden = path.with_extension("golden.safetensors");
+            if golden.is_file() {
+                found.push((path, golden));
+            }
+        }
+    }
+}
+
+/// Checks goldens in a precision: nothing differs, and shares of mutations are found. Returns tried, found
+/// and missed of each mutation.
+fn power(dtype: DType, only: impl Fn(&Path) -> bool) -> Vec<(Mutation, usize, Vec<String>)> {
+    let cpu = Cpu::new(2);
+    let mut all: Vec<_> = Mutation::ALL.map(|m| (m, 0, Vec::new())).into();
+    let mut found = Vec::new();
+    pairs(&goldens(), &mut found);
+    let mut wrong = Vec::new();
+    for (archive, golden) in found.into_iter().filter(|(archive, _)| only(archive)) {
+        let name = archive.file_stem().unwrap().to_string_lossy().into_owned();
+        let (model, golden) = (Model::open(&archive).unwrap(), Golden::read(&golden).unwrap());
+        if golden.values(Kind::Output).is_empty() {
+            continue;
+        }
+        let target = headwater::core::device::Device::target(&cpu);
+        let measured = Measured::new(&model, &golden, &Precision::from(dtype), &cpu)
+            .unwrap_or_else(|e| panic!("{name} in {dtype}: {e:#}"));
+        let report = measured.report(&model, &golden, target).unwrap();
+        for c in report.compared.iter().filter(|c| !c.passed()) {
+            wrong.push(format!(
+                "{name} in {dtype}: {:?} {}: {:e} over {:e}",
+                c.kind, c.name, c.error, c.bound
+            ));
+        }
+        for f in measured.power(&golden, target).unwrap() {
+            let entry = all.iter_mut().find(|a| a.0 == f.mutation).unwrap();
+            entry.1 += f.tried;
+            entry.2.extend(f.missed.into_iter().map(|m| format!("{name}: {m}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    all
+}
+
+/// Fails where less than a share of some mutations is found.
+fn finds(dtype: DType, only: impl Fn(&Path) -> bool) {
+    let low = dtype.epsilon() > DType::F32.epsilon();
+    for (mutation, tried, missed) in power(dtype, only) {
+        let least = match mutation {
+            Mutation::Sign | Mutation::Zero => 1.0,
+            Mutation::Half => {
+                if low {
+                    0.98
+                } else {
+                    1.0
+                }
+            }
+            Mutation::Exchange if !low => 1.0,
+            _ => 0.0,
+        };
+        let share = 1.0 - missed.len() as f64 / tried.max(1) as f64;
+        println!("{dtype} {mutation:?}: {:.2} % of {tried}; {missed:?}", 100.0 * share);
+        assert!(share >= least, "{dtype} {mutation:?}: {share} of {tried}; {missed:?}");
+    }
+}
+
+fn small(archive: &Path) -> bool {
+    ["complex", "writes", "cancelling", "vit"]
+        .iter()
+        .any(|f| archive.parent().is_some_and(|p| p.ends_with(f)))
+}
+
+#[test]
+fn mutations_of_small_goldens_are_found_in_every_precision() {
+    [DType::F64, DType::F32, DType::BF16, DType::F16].into_iter().for_each(|dtype| finds(dtype, small));
+}
+
+/// Takes minutes: `.ci/long` runs it.
+#[test]
+#[ignore = "minutes"]
+fn mutations_of_all_goldens_are_found_in_every_precision() {
+    [DType::F64, DType::F32, DType::BF16, DType::F16].into_iter().for_each(|dtype| finds(dtype, |_| true));
+}
