@@ -1,6 +1,6 @@
 //! A value put where a mask holds.
 
-use super::{element, tensor};
+use super::{element, filling, tensor};
 use crate::dtype::DType;
 use crate::ensure;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
@@ -35,7 +35,7 @@ pub static MASKED_FILL: OpDef = OpDef {
     cost: Cost::PerOutput(1),
     body: Body::Pointwise(|cx| {
         let dtype = cx.dtype(0)?;
-        let value = if cx.opt(2).is_some() { tensor(cx, 2, dtype)? } else { element(cx, "value", dtype)? };
+        let value = if cx.opt(2).is_some() { filling(cx, 2, dtype)? } else { element(cx, "value", dtype)? };
         Ok(vec![tensor(cx, 1, DType::Bool)?.select(value, tensor(cx, 0, dtype)?)])
     }),
     cases: || {

@@ -182,12 +182,15 @@ pub fn tensor(cx: &OpCx, i: usize, dtype: DType) -> Result<Expr> {
     let own = cx.dtype(i)?;
     // Expressions count the inputs that are present.
     let x = input(cx.inputs[..i].iter().flatten().count());
-    Ok(match own == dtype {
-        true => x,
-        // A tensor without dimensions beside others of a narrower dtype: a number, such as a mask's.
-        false if own.is_float() && own.size() > dtype.size() => saturated(x, dtype).cast(dtype),
-        false => x.cast(dtype),
-    })
+    Ok(if own == dtype { x } else { x.cast(dtype) })
+}
+
+/// Input `i`, which fills elements of a tensor of `dtype`: a number without dimensions is held within the finite
+/// numbers of a narrower type, as a mask's is.
+pub fn filling(cx: &OpCx, i: usize, dtype: DType) -> Result<Expr> {
+    let x = tensor(cx, i, cx.dtype(i)?)?;
+    let narrows = cx.dtype(i)?.is_float() && cx.dtype(i)?.size() > dtype.size();
+    Ok(if narrows { saturated(x, dtype).cast(dtype) } else { tensor(cx, i, dtype)? })
 }
 
 /// A float held within the finite numbers of a 16-bit `dtype`: what a model means by the most negative
@@ -209,6 +212,12 @@ pub fn overflows(x: f64, dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16) && x.is_finite() && dtype.round(x).is_infinite()
 }
 
+/// True for a number that leaves nothing of what it is applied to: see [`with_number`].
+fn hides(c: f64, dtype: DType) -> bool {
+    // Of f32's numbers, the very largest alone overflow bf16.
+    overflows(c, dtype) && (dtype == DType::BF16 || c.abs() * f64::exp2(-14.0) >= dtype.max_value() / 2.0)
+}
+
 /// The number attribute `name` as an element of a tensor of `dtype`: a finite one that overflows it is its
 /// largest.
 pub fn element(cx: &OpCx, name: &str, dtype: DType) -> Result<Expr> {
@@ -223,14 +232,15 @@ pub fn held(literal: Expr, dtype: DType) -> Expr {
     }
 }
 
-/// The result `y` of arithmetic of `x` and the number attribute `other`. Where that number overflows `dtype`,
-/// as the most negative f32 does, the result is held within the finite numbers, so that what it masks is
-/// finite, as it is with the most negative number of `dtype` itself. Numbers in range are left to IEEE's
-/// rules.
+/// The result `y` of arithmetic of `x` and the number attribute `other`. Where that number hides what it is
+/// applied to, as the most negative f32 does in `(1 - mask) * min`, the result is held within the finite numbers, so
+/// that what it masks is finite, as it is with the most negative number of `dtype` itself. Such a number overflows
+/// `dtype`, and so would, but for a factor of two, its product with the smallest normal number. Others are left to
+/// IEEE's rules.
 pub fn with_number(cx: &OpCx, dtype: DType, x: Expr, y: Expr) -> Result<Expr> {
     let number = if cx.opt(1).is_some() { None } else { cx.opt_float("other")? };
     Ok(match number {
-        Some(c) if overflows(c, dtype) => x.is_inf().select(y.clone(), clamped(y, dtype)),
+        Some(c) if hides(c, dtype) => x.is_inf().select(y.clone(), clamped(y, dtype)),
         _ => y,
     })
 }

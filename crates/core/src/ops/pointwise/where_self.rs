@@ -1,6 +1,6 @@
 //! Choice between two values.
 
-use super::{element, tensor};
+use super::{element, filling, tensor};
 use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::expr::Expr;
@@ -51,7 +51,7 @@ fn place(cx: &OpCx, name: &str) -> Option<usize> {
 
 fn side(cx: &OpCx, name: &str) -> Result<Expr> {
     match place(cx, name) {
-        Some(i) => tensor(cx, i, dtype(cx)),
+        Some(i) => filling(cx, i, dtype(cx)),
         None => element(cx, name, dtype(cx)),
     }
 }
