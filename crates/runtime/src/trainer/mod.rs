@@ -309,7 +309,9 @@ impl<'a> Trainer<'a> {
             return Err(e);
         }
         self.save(&mut tell, stop)?;
-        if let (true, 0, Some(scales)) = (summary.complete, summary.updates, self.skipped) {
+        // Steps before a resumed run's first may have been applied.
+        let whole = summary.losses.len() as u64 == self.step;
+        if let (true, true, 0, Some(scales)) = (summary.complete, whole, summary.updates, self.skipped) {
             return Err(self.no_update(summary.losses.len() as u64, scales)?);
         }
         summary.step = self.step;
