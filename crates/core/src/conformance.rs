@@ -132,7 +132,8 @@ fn drawn(
     let random = rounded(graph, target)?;
     let values = |t: &Tensor| if t.dtype().is_float() { t.floats().to_vec() } else { vec![] };
     let dtypes = graph.outputs.iter().map(|o| graph.ty(o.value).dtype);
-    let mut spreads: Vec<Spread> = exact.iter().zip(dtypes).map(|(t, d)| Spread::new(values(t), d)).collect();
+    let mut spreads: Vec<Spread> =
+        exact.iter().zip(dtypes).map(|(t, d)| Spread::new(values(t), d, 1.0)).collect();
     for run in 0..=RUNS {
         let (function, width) = (function(run), f64::from(u8::from(run > 0)));
         let inputs = random.inputs.iter().map(|i| match ROUNDING.iter().position(|n| *n == i.name) {

@@ -163,6 +163,18 @@ impl Golden {
         }
     }
 
+    /// Kinds of which the golden holds another number of values than were compared with the module when it was
+    /// recorded: something was lost or added since.
+    pub fn incomplete(&self) -> Vec<String> {
+        let Ok(stated) = self.json("module") else { return vec![] };
+        let kinds = [(Kind::Output, "outputs"), (Kind::Gradient, "gradients"), (Kind::Buffer, "buffers")];
+        let lost = kinds.into_iter().filter_map(|(kind, name)| {
+            let (recorded, held) = (stated[name].as_u64()?, self.values(kind).len() as u64);
+            (recorded != held).then(|| format!("{recorded} {name} were recorded, the golden holds {held}"))
+        });
+        lost.collect()
+    }
+
     /// The archive that was evaluated, if `archive` is another one: its name and the first digits of its
     /// hash.
     ///

@@ -27,7 +27,7 @@ pub(super) struct Value {
 
 impl Default for Value {
     fn default() -> Self {
-        let spread = Spread::new(vec![], DType::F64);
+        let spread = Spread::new(vec![], DType::F64, 1.0);
         Value {
             kind: Kind::Output,
             name: String::new(),
@@ -43,7 +43,7 @@ impl Default for Value {
     }
 }
 
-/// A value is proved where its bound is at most its size over this. It is then within a third of PyTorch's,
+/// A value is proved where its bound is at most its size over this. It is then within half of PyTorch's,
 /// whatever the precision: a flipped sign, a zero in its place, and another value of its size are all found.
 /// Where the bound is [`HALF`] times smaller, half of it is found as well.
 pub const PROVED: f64 = 2.0;
@@ -112,11 +112,13 @@ impl Value {
             c.verdict = if c.within { Verdict::Proved } else { Verdict::Differs };
             return Ok(c);
         }
-        let dtype = got.dtype;
-        let same = |a: f64, b: f64| alike(a, b, dtype) || a == target.result(dtype, b);
+        let (dtype, largest) = (got.dtype, self.spread.largest());
+        let same = |a: f64, b: f64| alike(a, b, largest) || a == target.result(dtype, b);
         let apart = self.got.iter().zip(&want).map(|(&a, &b)| if same(a, b) { 0.0 } else { a - b });
         let apart: Vec<f64> = apart.collect();
-        let finite = |x: f64| if x.is_finite() && x.abs() <= dtype.max_value() { x } else { 0.0 };
+        let finite = |x: f64| if x.is_finite() && x.abs() <= largest { x } else { 0.0 };
+        // Nothing is proved of numbers that the dtype does not have.
+        let measured = want.iter().all(|x| x.is_finite() && x.abs() <= largest);
         c.norm = norm(want.iter().map(|&x| finite(x)));
         // PyTorch's last rounding in f64.
         let last = 4.0 * f64::EPSILON;
@@ -137,11 +139,16 @@ impl Value {
                 !near
             })
             .count();
-        c.zero = self.is_zero(c.norm, precision);
+        c.zero = measured && self.is_zero(c.norm, precision);
         c.size = match c.zero {
             true => ordinary * (want.len() as f64).sqrt(),
             false => c.norm,
         };
+        // A zero beside which there is nothing of ordinary size is proved only where it is exact.
+        // Nor is a result beyond the range of its dtype, or one of NaN alone.
+        let beyond = want.iter().any(|x| x.is_finite() && x.abs() > largest)
+            || !want.is_empty() && want.iter().all(|x| x.is_nan());
+        let unmeasured = c.zero && c.size == 0.0 && allowed > 0.0 || beyond && self.kind != Kind::Node;
         if c.size == 0.0 && c.zero {
             // Nothing else tells what is large: the terms that cancel do.
             c.size = self.bound.deviation / (precision.dtype.epsilon() / 2.0);
@@ -151,12 +158,13 @@ impl Value {
         c.within = distance.is_finite() && distance <= allowed && c.elements == 0;
         // The golden is that of this model: the same step in f64 has its value, to far less than the bound.
         let exact = self.spread.exact().iter().zip(&want);
-        let from_exact = exact.map(|(&a, &b)| if alike(a, b, dtype) { 0.0 } else { a - b });
+        let from_exact = exact.map(|(&a, &b)| if alike(a, b, largest) { 0.0 } else { a - b });
         let from_exact = norm(from_exact.collect::<Vec<_>>().into_iter());
         let shared = if overflows { 0.0 } else { SHARE * self.bound.norm };
         let truth = precision.dtype == DType::F64 || from_exact <= shared + EXACT * c.size;
         c.verdict = match c.within && truth {
             false => Verdict::Differs,
+            true if unmeasured => Verdict::NotProved,
             true if c.bound * precision.proved() <= 1.0 => Verdict::Proved,
             true => Verdict::NotProved,
         };
@@ -164,8 +172,12 @@ impl Value {
     }
 }
 
-/// Euclidean norm, scaled so that squares of tiny or huge values neither vanish nor overflow.
+/// Euclidean norm, scaled so that squares of tiny or huge values neither vanish nor overflow; infinite where
+/// something is not a number.
 pub(super) fn norm(x: impl Iterator<Item = f64> + Clone) -> f64 {
+    if x.clone().any(f64::is_nan) {
+        return f64::INFINITY;
+    }
     let largest = x.clone().fold(0.0f64, |a, b| a.max(b.abs()));
     if largest == 0.0 || !largest.is_finite() {
         return largest;

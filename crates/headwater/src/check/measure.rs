@@ -90,7 +90,11 @@ impl Measured {
             v.got = unscaled(&got[v.output], v.output);
             v.result = ty.clone();
             let exact = if ty.dtype.is_float() { exact[v.output].to_f64() } else { vec![] };
-            v.spread = bound::Spread::new(exact, ty.dtype);
+            let scale = match step.graph.outputs[v.output].role {
+                OutputRole::Gradient(_) => given.scale,
+                _ => 1.0,
+            };
+            v.spread = bound::Spread::new(exact, ty.dtype, scale);
         }
 
         let random = pass::fuse(bound::rounded(&step.graph, target)?, prover.target())?;
@@ -156,6 +160,7 @@ fn places(graph: &Graph, recorded: &Recorded, bound: &BoundModel, golden: &Golde
     let users: Vec<usize> = users.take(recorded.outputs).collect();
     for name in golden.values(Kind::Output).into_keys() {
         let i: usize = name.parse().with_context(|| format!("output.{name} of the golden"))?;
+        ensure!(i.to_string() == name, "output.{name} of the golden is no output: they are numbered from 0");
         found.push(value(
             Kind::Output,
             name,

@@ -1,6 +1,7 @@
 //! The loss scale of a step in f16.
 
 use super::step::{Given, Precision, feed};
+use crate::core::DType;
 use crate::core::compile::{self, Instrument, Options};
 use crate::core::device::Device;
 use crate::core::evaluate::Loaded;
@@ -9,6 +10,7 @@ use crate::golden::Golden;
 use crate::model::BoundModel;
 use anyhow::Result;
 use serde::Serialize;
+use std::collections::HashSet;
 
 /// The scale that PyTorch's `GradScaler` begins with.
 const FIRST: f64 = 65536.0;
@@ -37,17 +39,33 @@ pub(super) fn choose(
     device: &dyn Device,
 ) -> Result<Scale> {
     let target = device.target();
-    let options =
-        Options { instrument: Instrument::Probes, all_outputs: true, ..precision.options(forward, target)? };
-    let probed = compile::optimize(forward.clone(), &options, target)?;
+    let probed = |precision: &Precision| -> Result<_> {
+        let all = precision.options(forward, target)?;
+        let options = Options { instrument: Instrument::Probes, all_outputs: true, ..all };
+        let made = compile::optimize(forward.clone(), &options, target)?;
+        let loaded = Loaded::new(device, &made.graph)?;
+        Ok((made, loaded))
+    };
+    // NaN that the model has in f32 too, of NaN in its inputs, has nothing to do with overflow.
+    let (wide, mut loaded) = probed(&Precision::from(DType::F32))?;
+    let given = Given { scale: 1.0, rounding: [0.0, 0.0] };
+    let seen = loaded.run(&feed(&wide.graph, &wide.graph, bound, golden, given)?)?;
+    let seen = seen.first().map(|t| t.to_f64()).unwrap_or_default();
+    let own: HashSet<String> = (wide.probes.iter().zip(seen))
+        .filter(|(_, x)| x.is_nan())
+        .map(|(p, _)| wide.graph.origins[p.0.origin.0 as usize].to_string())
+        .collect();
+    let (probed, mut loaded) = probed(precision)?;
     let graph = &probed.graph;
-    let mut loaded = Loaded::new(device, graph)?;
     // Magnitudes in the backward pass, and the first that is infinite where another scale could mend that.
     let mut run = |scale: f64| -> Result<(f64, Option<String>)> {
         let given = Given { scale, rounding: [0.0, 0.0] };
         let seen = loaded.run(&feed(graph, graph, bound, golden, given)?)?;
         let seen = seen.first().map(|t| t.to_f64()).unwrap_or_default();
-        let all: Vec<_> = probed.probes.iter().map(|p| &p.0).zip(seen).collect();
+        let origin =
+            |p: &crate::core::pass::instrument::Probe| graph.origins[p.origin.0 as usize].to_string();
+        let all: Vec<_> =
+            probed.probes.iter().map(|p| &p.0).zip(seen).filter(|(p, _)| !own.contains(&origin(p))).collect();
         let low = all.iter().filter(|(p, _)| p.phase == Phase::Backward && p.dtype == precision.dtype);
         let low: Vec<_> = low.copied().collect();
         // Masks are infinite, and no harm is done until something is no number.

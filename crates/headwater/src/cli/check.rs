@@ -76,7 +76,8 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
     let shown = |c: &&Compared| args.all || c.verdict != Verdict::Proved;
     let rows: Vec<&Compared> = report.compared.iter().filter(shown).collect();
     if !rows.is_empty() {
-        printer.table(&tables::listing(if args.all { "All values" } else { "Not proved" }, &rows));
+        printer
+            .table(&tables::listing(if args.all { "All values" } else { "Not proved, or different" }, &rows));
     }
     report.missing.iter().for_each(|m| printer.line(m));
     if !report.unmatched.is_empty() {

@@ -77,7 +77,8 @@ Examples:
   headwater bench machine                      peak arithmetic and bandwidth of this machine
 
 Exit status: 0 done; 1 error, or the model would not run; 2 wrong arguments; 3 numbers differ from PyTorch's, or a step of a
-migration failed; 128 + signal for a run that was interrupted (130 after Ctrl-C, 143 after SIGTERM).";
+migration failed; 4 `check` found no difference but cannot prove every value; 128 + signal for a run that was
+interrupted (130 after Ctrl-C, 143 after SIGTERM).";
 
 /// Heading of the options that all commands have, which stand behind a command's own.
 const COMMON: &str = "All commands";

@@ -23,6 +23,8 @@ pub struct Spread {
     /// The value without any rounding.
     exact: Vec<f64>,
     dtype: DType,
+    /// Numbers beyond this are infinite in the runs, or this number.
+    largest: f64,
     /// By element, the error of the run that rounds to nearest.
     nearest: Vec<f64>,
     /// By element, mean and sum of squared deviations of the errors of the other runs.
@@ -47,11 +49,13 @@ pub struct Bound {
 }
 
 impl Spread {
-    /// Statistics of a value that is `exact` without rounding, and of `dtype` in the runs.
-    pub fn new(exact: Vec<f64>, dtype: DType) -> Spread {
+    /// Statistics of a value that is `exact` without rounding, and of `dtype` in the runs, divided there by
+    /// `scale`.
+    pub fn new(exact: Vec<f64>, dtype: DType, scale: f64) -> Spread {
         let zeros = vec![0.0; exact.len()];
         Spread {
             dtype,
+            largest: dtype.max_value() / scale,
             nearest: zeros.clone(),
             mean: zeros.clone(),
             squares: zeros,
@@ -59,6 +63,11 @@ impl Spread {
             wild: vec![false; exact.len()],
             exact,
         }
+    }
+
+    /// The largest magnitude of the runs' numbers.
+    pub fn largest(&self) -> f64 {
+        self.largest
     }
 
     /// The value without rounding.
@@ -86,7 +95,7 @@ impl Spread {
     fn errors(&mut self, value: &[f64]) -> Vec<f64> {
         let each = self.exact.iter().zip(value).enumerate();
         each.map(|(i, (&exact, &x))| {
-            if alike(x, exact, self.dtype) {
+            if alike(x, exact, self.largest) {
                 return 0.0;
             }
             let apart = x - exact;
@@ -150,12 +159,13 @@ impl Spread {
     }
 }
 
-/// True if `x` stands for a number without error where it is of `dtype`: equal, both no number, or both
-/// beyond the range of `dtype`, where masks are that add up the most negative numbers. A result there may be
-/// infinite or the largest number.
-pub fn alike(x: f64, exact: f64, dtype: DType) -> bool {
-    let largest = dtype.max_value();
-    let beyond = exact.abs() > largest && x.abs() >= largest / 2.0 && (x > 0.0) == (exact > 0.0);
+/// True if `x` stands for a number without error where numbers have the magnitude `largest` at most: equal,
+/// both no number, or both beyond the range, where masks are that add up the most negative numbers. A result
+/// there is infinite or the largest number.
+pub fn alike(x: f64, exact: f64, largest: f64) -> bool {
+    // The largest number as the sum of a mask and a score has it, a few roundings of bf16 lower.
+    let most = x.abs() >= largest * (1.0 - 4.0 * DType::BF16.epsilon());
+    let beyond = exact.abs() > largest && most && (x > 0.0) == (exact > 0.0);
     x == exact || (x.is_nan() && exact.is_nan()) || beyond
 }
 
@@ -248,7 +258,7 @@ mod tests {
     fn freedom_is_that_of_independent_errors() {
         let mut seed = 1;
         for (independent, elements) in [(1, 64), (8, 64), (64, 64), (100, 4096)] {
-            let mut spread = Spread::new(vec![1.0; elements], DType::F32);
+            let mut spread = Spread::new(vec![1.0; elements], DType::F32, 1.0);
             for _ in 0..16 {
                 let few: Vec<f64> = (0..independent).map(|_| 1e-3 * normal(&mut seed)).collect();
                 let value: Vec<f64> = (0..elements).map(|i| 1.0 + few[i % independent]).collect();
@@ -264,7 +274,7 @@ mod tests {
         let mut seed = 7;
         for elements in [1, 3, 50, 1000] {
             for _ in 0..50 {
-                let mut spread = Spread::new(vec![1.0; elements], DType::F32);
+                let mut spread = Spread::new(vec![1.0; elements], DType::F32, 1.0);
                 let draw = |seed: &mut u64| -> Vec<f64> {
                     (0..elements).map(|_| 1.0 + 1e-3 * normal(seed)).collect()
                 };
