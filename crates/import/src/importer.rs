@@ -361,7 +361,9 @@ impl<'a> Importer<'a> {
         if got != want {
             // What PyTorch recorded at other sizes has a dimension that `squeeze` keeps.
             let long = |ty: &TensorType| ty.shape.iter().filter(|&&n| n != 1).copied().collect::<Vec<_>>();
-            if got.dtype == want.dtype && got.shape.rank() < want.shape.rank() && long(got) == long(want) {
+            let one = self.sizes.bind_one();
+            let fewer = got.dtype == want.dtype && got.shape.rank() < want.shape.rank();
+            if one && fewer && long(got) == long(want) {
                 return Err(refuse!(
                     Dimension,
                     "`{}` is {want} in the exported program, and {got} at these sizes, because `squeeze` drops a dimension of \

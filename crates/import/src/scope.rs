@@ -131,6 +131,11 @@ impl Sizes {
         Sizes { env, known: HashMap::new() }
     }
 
+    /// True if a symbolic size is bound to 1.
+    pub fn bind_one(&self) -> bool {
+        self.env.symbols.values().any(|&n| n == 1)
+    }
+
     /// Value of an expression; `None` if only data tells it.
     pub fn text(&mut self, text: &str) -> Result<Option<Number>> {
         if let Some(&value) = self.known.get(text) {

@@ -69,7 +69,7 @@ fn graph_of(dtype: DType, causal: bool, heads: usize) -> Graph {
     };
     let attrs = Attrs::new().with("is_causal", causal).with("scale", 0.5);
     let seen = apply("attention", &[q, k, v, None, None], attrs.clone());
-    let inputs = [g, q, k, v, seen[0], seen[1], None, None];
+    let inputs = [g, q, k, v, seen[0], seen[1], seen[2], None, None];
     let grads = apply("attention_backward", &inputs, attrs.with("mask_grad", false));
     let padded = Attrs::new().with("padding", vec![1i64, 1]);
     let y = apply("convolution", &[image, kernel, shift], padded.clone())[0];

@@ -53,13 +53,14 @@ fn an_overflow_that_saturates_skips_the_step() {
                 (c.steps, c.batch, c.accumulate) = (Some(steps), Some(4), accumulate);
                 c.amp = low(Level::O2, Some(F16));
                 c.amp.loss_scale = Some(LossScale::Adaptive(ScalerKind::Dynamic));
-                c.amp.scaler.init = init;
+                (c.amp.scaler.init, c.amp.scaler.backoff) = (init, f64::exp2(-14.0));
             })
         };
-        let (skipped, stepped) = (run(1, f64::exp2(24.0)), run(1, 1024.0));
+        // A run whose only step is skipped is an error.
+        let (skipped, stepped) = (run(2, f64::exp2(24.0)), run(2, 1024.0));
         assert!(skipped.losses[0].is_finite() && stepped.losses[0].is_finite());
-        assert_eq!(skipped.applied, [false], "{accumulate} micro-batches");
-        assert_eq!(stepped.applied, [true], "{accumulate} micro-batches");
+        assert_eq!(skipped.applied, [false, true], "{accumulate} micro-batches");
+        assert_eq!(stepped.applied, [true, true], "{accumulate} micro-batches");
         assert!(skipped.tensors != stepped.tensors);
     }
 }

@@ -57,7 +57,7 @@ fn what_pytorch_gets_wrong_is_said_beside_the_difference() {
         let report = checked(name, DType::F64, "cpu");
         assert!(!report.passed(), "{name} agrees: PyTorch is no longer wrong");
         let said = report.evidence().join("\n");
-        assert!(said.contains(&format!("PyTorch is wrong here: {operator}, at ")), "{said}");
+        assert!(said.contains(&format!("PyTorch may be wrong here: {operator}, at ")), "{said}");
         assert!(said.contains(what), "{said}");
     }
 }

@@ -37,6 +37,10 @@ fn every_pass_keeps_real_models_legal() {
     let models = models();
     assert!(models.len() >= 19, "nine families in two forms and an example, found {models:?}");
     for path in models {
+        // Refused, as its test says: decomposed, its gradients are not those of the module.
+        if path.ends_with("bugs/moco_parameter_written_decomposed.pt2") {
+            continue;
+        }
         let model = Model::open(&path).unwrap_or_else(|e| panic!("{e:#}"));
         let bound = model.bind(&parse_dims(&[]).unwrap().or_exported()).unwrap_or_else(|e| panic!("{e:#}"));
         let at = |pass: &str| format!("{} after {pass}", path.file_name().unwrap().display());

@@ -181,10 +181,13 @@ fn the_torch_policy_computes_what_autocast_does() {
             };
             let ty = TensorType::new(want, view.shape().to_vec());
             let want = Tensor::from_bytes(&ty, view.data());
-            // The last value made for the exporter's node.
-            let Some(v) =
-                graph.nodes.iter().rev().find(|n| graph.origin(n).node == name).map(|n| n.outputs[0])
-            else {
+            // The last value made for the exporter's node, of its shape: attention has statistics of rows too.
+            let made = graph
+                .nodes
+                .iter()
+                .rev()
+                .find(|n| graph.origin(n).node == name && graph.ty(n.outputs[0]).shape == ty.shape);
+            let Some(v) = made.map(|n| n.outputs[0]) else {
                 continue; // simplified away when importing
             };
             let got = &values[v.0 as usize];

@@ -52,14 +52,17 @@ fn a_folder_of_texts_and_shards_train_as_one_file_of_tokens() {
     assert_eq!(run(at("corpus")), tensors);
     assert_eq!(run(at("part-*.safetensors")), tensors);
 
-    // A token out of the model's vocabulary, here the label of padding, is named by the line it is in.
-    std::fs::write(at("corpus/text.toml"), "tokenizer = \"bytes\"\nlength = 64\npad = 0\n").unwrap();
+    // A token out of the model's vocabulary, here that of padding, is named by the line it is in.
+    std::fs::write(at("corpus/text.toml"), "tokenizer = \"bytes\"\nlength = 64\npad = 300\n").unwrap();
     std::fs::write(at("corpus/a.txt"), format!("{}\n{}\n", "a".repeat(64), "b".repeat(63))).unwrap();
     std::fs::remove_file(at("corpus/b.jsonl")).unwrap();
     let (model, corpus) = (model.to_str().unwrap(), at("corpus"));
     let args = ["train", model, "--data", corpus.to_str().unwrap(), "--batch", "2", "--steps", "1"];
     let (ok, _, said) = headwater(&args);
-    assert!(!ok && said.contains("-100") && said.contains("line 2 of ") && said.contains("a.txt"), "{said}");
+    assert!(
+        !ok && said.contains("index 300") && said.contains("line 2 of ") && said.contains("a.txt"),
+        "{said}"
+    );
 }
 
 /// Numbers of a tensor of a file.

@@ -218,17 +218,19 @@ fn rows_that_span_pages_are_read() {
     assert_eq!(files.len(), 20);
     for file in files {
         let name = file.file_name().unwrap().to_str().unwrap().to_string();
-        let data = Dataset::open(&file).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let column = data.column("x").unwrap();
-        assert_eq!(column.ty, TensorType::new(DType::F32, [13, 3]), "{name}");
-        let mut bytes = Vec::new();
-        let read = (0..13).try_for_each(|i| column.append(i, DType::F32, &mut bytes));
+        let opened = Dataset::open(&file);
         if name == "null.parquet" {
-            let refused = read.unwrap_err().to_string();
+            let refused = opened.err().unwrap().to_string();
             assert!(refused.starts_with("HW-R002") && refused.contains("row 7"), "{refused}");
             continue;
         }
-        read.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let data = opened.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let column = data.column("x").unwrap();
+        assert_eq!(column.ty, TensorType::new(DType::F32, [13, 3]), "{name}");
+        let mut bytes = Vec::new();
+        for i in 0..13 {
+            column.append(i, DType::F32, &mut bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
         let got = Tensor::from_bytes(&TensorType::new(DType::F32, [39]), &bytes).to_f64();
         assert_eq!(got, (0..39).map(f64::from).collect::<Vec<_>>(), "{name}");
     }
