@@ -163,14 +163,14 @@ impl Golden {
         }
     }
 
-    /// Kinds of which the golden holds another number of values than were compared with the module when it was
-    /// recorded: something was lost or added since.
+    /// Kinds of which the golden holds fewer values than were compared with the module when it was recorded.
     pub fn incomplete(&self) -> Vec<String> {
         let Ok(stated) = self.json("module") else { return vec![] };
-        let kinds = [(Kind::Output, "outputs"), (Kind::Gradient, "gradients"), (Kind::Buffer, "buffers")];
+        // What gradients one side alone has is known by name.
+        let kinds = [(Kind::Output, "outputs"), (Kind::Buffer, "buffers")];
         let lost = kinds.into_iter().filter_map(|(kind, name)| {
             let (recorded, held) = (stated[name].as_u64()?, self.values(kind).len() as u64);
-            (recorded != held).then(|| format!("{recorded} {name} were recorded, the golden holds {held}"))
+            (held < recorded).then(|| format!("{recorded} {name} were recorded, the golden holds {held}"))
         });
         lost.collect()
     }

@@ -104,6 +104,14 @@ fn neighbours_are_proved_and_their_mutations_found() {
     ] {
         let (model, golden) = open(name);
         for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16] {
+            if name == "power_certain_labels" && dtype == DType::F16 {
+                // Logits of 1e5 are beyond f16, which is said.
+                let golden = Golden::read(&golden).unwrap();
+                let report = check(&model, &golden, dtype, &Cpu::new(2)).unwrap();
+                let lost = report.scale.and_then(|s| s.lost);
+                assert!(lost.is_some_and(|node| node.contains("cross_entropy")));
+                continue;
+            }
             let [_, open, differ] = verdicts(&model, &golden, dtype);
             assert!(differ.is_empty(), "{name} in {dtype}: {differ:?}");
             let low = dtype.epsilon() > DType::F32.epsilon();

@@ -1,7 +1,7 @@
 //! Numbers held between bounds.
 
 use super::maximum::MAXIMUM_BACKWARD;
-use super::{NO_SECOND, held, number, opt_scalar, overflows, promoted, tensor};
+use super::{NO_SECOND, filling, held, number, opt_scalar, overflows, promoted, tensor};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
@@ -171,7 +171,7 @@ pub static CLAMP_TENSORS_BACKWARD: OpDef = OpDef {
 
 fn bound(cx: &OpCx, i: usize, name: &str, dtype: DType) -> Result<Option<Expr>> {
     match cx.opt(i) {
-        Some(_) => Ok(Some(tensor(cx, i, dtype)?)),
+        Some(_) => Ok(Some(filling(cx, i, dtype)?)),
         // In the tensor's dtype, as PyTorch compares.
         None => Ok(opt_scalar(cx, name, dtype)?.map(|e| match e {
             e @ Expr::Float(x) if overflows(x, dtype) => held(e, dtype),

@@ -1,6 +1,6 @@
 //! The larger and the smaller of two.
 
-use super::{NO_SECOND, promoted, tensor};
+use super::{NO_SECOND, filling, promoted, tensor};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::Class;
@@ -54,7 +54,7 @@ pub static MAXIMUM_BACKWARD: OpDef = OpDef {
     cost: Cost::PerOutput(4),
     body: Body::Pointwise(|cx| {
         let dtype = cx.result_type(&[]);
-        let (g, a, b) = (tensor(cx, 0, dtype)?, tensor(cx, 1, dtype)?, tensor(cx, 2, dtype)?);
+        let (g, a, b) = (tensor(cx, 0, dtype)?, filling(cx, 1, dtype)?, filling(cx, 2, dtype)?);
         let share = a.clone().eq(b.clone()).select(g.clone() * 0.5, g);
         let (lost_a, lost_b) = if cx.flag("largest")? {
             (a.clone().lt(b.clone()), b.lt(a))
@@ -71,7 +71,7 @@ pub static MAXIMUM_BACKWARD: OpDef = OpDef {
 
 fn body(cx: &OpCx, op: Binary) -> Result<Vec<Expr>> {
     let dtype = cx.result_type(&[]);
-    let (a, b) = (tensor(cx, 0, dtype)?, tensor(cx, 1, dtype)?);
+    let (a, b) = (filling(cx, 0, dtype)?, filling(cx, 1, dtype)?);
     Ok(vec![match (dtype.class(), op) {
         (Class::Bool, Binary::Max) => a.or(b),
         (Class::Bool, _) => a.and(b),
