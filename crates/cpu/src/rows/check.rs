@@ -152,7 +152,8 @@ impl<'a> Checked<'a> {
                 }
                 _ => continue,
             };
-            let apart = injective(&axes, self.program.reads.len() + w);
+            // What stores nothing overlaps nothing.
+            let apart = axes.iter().any(|a| a.size == 0) || injective(&axes, self.program.reads.len() + w);
             ensure!(apart, Plan, "result {w} of the program overlaps itself");
         }
         Ok(())
