@@ -526,7 +526,9 @@ impl Check<'_> {
                 self.aligned(&x.dst, 32)?;
                 range("count", &x.count, 0, i64::from(u32::MAX))?;
                 match int(&x.first).zip(int(&x.count)).filter(|_| !x.dst.elem.is_float()) {
-                    Some((first, count)) if first.saturating_add(count) > 1 << (x.dst.elem.size() * 8 - 1) => {
+                    Some((first, count))
+                        if first.saturating_add(count) > 1 << (x.dst.elem.size() * 8 - 1) =>
+                    {
                         broken!(Overflow, "the last of {count} numbers from {first} is beyond {}", x.dst.elem)
                     }
                     _ => Ok(()),
