@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::io::{Cursor, Write};
 use zip::write::{SimpleFileOptions, ZipWriter};
 
-#[path = "../../tests/support/mutate.rs"]
+#[path = "../../tests/it/support/mutate.rs"]
 mod mutate;
 pub use mutate::mutate;
 
