@@ -48,7 +48,7 @@ impl<'a> Loaded<'a> {
     /// The outputs for some inputs, both in order.
     ///
     /// # Errors
-    /// Those of the device; `Graph` if `inputs` are not those of the graph.
+    /// Errors of the device; `Graph` if `inputs` are not those of the graph.
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let (graph, target) = (&self.graph, self.device.target());
         let (given, wanted) = (inputs.len(), graph.inputs.len());

@@ -38,7 +38,7 @@ pub enum NamedDType {
 impl Origin {
     /// The dtype that the source line names.
     pub fn named_dtype(&self) -> NamedDType {
-        // What PyTorch has generated, as where it traces a region a second time, is not the model's line.
+        // Code that PyTorch generates, as where it traces a region a second time, is not the model's line.
         if self.file.starts_with('<') {
             return NamedDType::Unknown;
         }

@@ -1,4 +1,4 @@
-//! Where PyTorch's own results are known to be wrong: what it computes is not what its documentation says, or gradients are
+//! Operators whose PyTorch results are known to be wrong: what it computes is not what its documentation says, or gradients are
 //! lost. Each case is stated in the file of its operator, with its source. Headwater computes what is documented, so that a
 //! recorded result differs there.
 
@@ -18,7 +18,7 @@ static CASES: [(&OpDef, Case); 4] = [
     (&sdpa::SDPA, sdpa::departs),
 ];
 
-/// What PyTorch gets wrong in a node's place, if anything is known. Where that depends on the data, the sentence says on which.
+/// The known fault of PyTorch in a node's place, in a sentence, which names the data that it depends on, if any.
 pub fn of(graph: &Graph, node: &Node) -> Option<&'static str> {
     let (_, case) = CASES.iter().find(|(op, _)| *op == node.op)?;
     case(&graph.cx(node))

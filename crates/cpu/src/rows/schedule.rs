@@ -173,7 +173,7 @@ impl Compiler<'_> {
                 Instr::Unary(..) => 2,
                 _ => 1,
             };
-            // Of all ways to it, which may be more than a number holds.
+            // Saturates: the number of paths can be exponential.
             cost[at] = args(&body[at]).fold(own, |sum, a| sum.saturating_add(cost[a]));
         }
         for at in (0..body.len()).rev() {

@@ -10,7 +10,6 @@ use crate::golden::Golden;
 use crate::model::BoundModel;
 use anyhow::Result;
 use serde::Serialize;
-use std::collections::HashSet;
 
 /// The scale that PyTorch's `GradScaler` begins with.
 const FIRST: f64 = 65536.0;
@@ -46,15 +45,12 @@ pub(super) fn choose(
         let loaded = Loaded::new(device, &made.graph)?;
         Ok((made, loaded))
     };
-    // NaN that the model has in f32 too, of NaN in its inputs, has nothing to do with overflow.
+    // A model that has NaN in f32 too, of its inputs or of rows without keys, tells nothing by NaN.
     let (wide, mut loaded) = probed(&Precision::from(DType::F32))?;
     let given = Given { scale: 1.0, rounding: [0.0, 0.0] };
     let seen = loaded.run(&feed(&wide.graph, &wide.graph, bound, golden, given)?)?;
     let seen = seen.first().map(|t| t.to_f64()).unwrap_or_default();
-    let own: HashSet<String> = (wide.probes.iter().zip(seen))
-        .filter(|(_, x)| x.is_nan())
-        .map(|(p, _)| wide.graph.origins[p.0.origin.0 as usize].to_string())
-        .collect();
+    let undefined = seen.iter().any(|x| x.is_nan());
     let (probed, mut loaded) = probed(precision)?;
     let graph = &probed.graph;
     // Magnitudes in the backward pass, and the first that is infinite where another scale could mend that.
@@ -62,15 +58,13 @@ pub(super) fn choose(
         let given = Given { scale, rounding: [0.0, 0.0] };
         let seen = loaded.run(&feed(graph, graph, bound, golden, given)?)?;
         let seen = seen.first().map(|t| t.to_f64()).unwrap_or_default();
-        let origin =
-            |p: &crate::core::pass::instrument::Probe| graph.origins[p.origin.0 as usize].to_string();
-        let all: Vec<_> =
-            probed.probes.iter().map(|p| &p.0).zip(seen).filter(|(p, _)| !own.contains(&origin(p))).collect();
+        let all: Vec<_> = probed.probes.iter().map(|p| &p.0).zip(seen).collect();
         let low = all.iter().filter(|(p, _)| p.phase == Phase::Backward && p.dtype == precision.dtype);
         let low: Vec<_> = low.copied().collect();
         // Masks are infinite, and no harm is done until something is no number.
-        let forward = all.iter().find(|(p, x)| p.phase == Phase::Forward && x.is_nan());
-        let first = forward.or_else(|| low.iter().find(|(_, x)| !x.is_finite()));
+        let lost = |x: f64| x.is_nan() && !undefined;
+        let forward = all.iter().find(|(p, x)| p.phase == Phase::Forward && lost(*x));
+        let first = forward.or_else(|| low.iter().find(|(_, x)| x.is_infinite() || lost(*x)));
         let named = first.map(|(p, _)| format!("{} at {}", p.op.name, graph.origins[p.origin.0 as usize]));
         let most = low.iter().map(|(_, x)| *x).filter(|x| x.is_finite()).fold(0.0, f64::max);
         Ok((most, named))

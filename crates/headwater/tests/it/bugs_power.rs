@@ -226,3 +226,22 @@ fn mutations_of_small_goldens_are_found_in_every_precision() {
 fn mutations_of_all_goldens_are_found_in_every_precision() {
     [DType::F64, DType::F32, DType::BF16, DType::F16].into_iter().for_each(|dtype| finds(dtype, |_| true));
 }
+
+/// Rows without keys make loss and gradients NaN in any precision: no loss scale is at fault, and nothing is proved.
+#[test]
+fn a_model_of_nan_differs_in_no_precision() {
+    let at = |end: &str| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens/attention");
+        ["unseen_added", "unseen_filled", "unseen_planes"].map(|name| folder.join(format!("{name}.{end}")))
+    };
+    for (model, golden) in at("pt2").into_iter().zip(at("golden.safetensors")) {
+        let (model, golden) = (Model::open(&model).unwrap(), Golden::read(&golden).unwrap());
+        for dtype in [DType::F32, DType::F16] {
+            let report = check(&model, &golden, dtype, &Cpu::new(2)).unwrap();
+            let differ: Vec<_> = report.compared.iter().filter(|c| !c.passed()).map(|c| &c.name).collect();
+            assert!(differ.is_empty(), "{dtype}: {differ:?}");
+            let loss = report.compared.iter().find(|c| c.name == "0").unwrap();
+            assert_eq!(loss.verdict, Verdict::NotProved, "{dtype}");
+        }
+    }
+}

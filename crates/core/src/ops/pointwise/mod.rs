@@ -214,7 +214,7 @@ pub fn overflows(x: f64, dtype: DType) -> bool {
 
 /// True for a number that leaves nothing of what it is applied to: see [`with_number`].
 fn hides(c: f64, dtype: DType) -> bool {
-    // Of f32's numbers, the very largest alone overflow bf16.
+    // The very largest f32 numbers alone overflow bf16.
     overflows(c, dtype) && (dtype == DType::BF16 || c.abs() * f64::exp2(-14.0) >= dtype.max_value() / 2.0)
 }
 

@@ -127,7 +127,7 @@ fn selects(graph: &Graph, node: &Node) -> bool {
     free || node.op.orders_ties() || CHOOSE.contains(&node.op.name)
 }
 
-/// Of attention and its gradient, the deviation of the operands of products and their number. Both directions
+/// For attention and its gradient: the deviation of the operands of products and their number. Both directions
 /// have the same, so that they make the same scores; masks and statistics of rows are no terms of sums.
 fn products(graph: &Graph, node: &Node, target: &Target) -> Option<(f64, usize)> {
     let first = [(&ATTENTION, 0), (&ATTENTION_BACKWARD, 1)].into_iter().find(|(op, _)| node.op == *op)?.1;
@@ -153,7 +153,7 @@ fn pointwise(
     let copy = RowProgram::copy(DType::F64, DType::F64, &ty.shape);
     let mut w = Writer::new(&copy);
     let x = w.out.compute(Instr::Load(0));
-    // What is to be rounded is a result, the rest terms.
+    // A value with a grid is a result, one without is a term of a sum.
     let place = grid.map(|_| w.place(true));
     let x = w.off_at(x, deviation, place);
     let x = grid.map_or(x, |grid| w.round(x, grid));

@@ -1,4 +1,4 @@
-//! How far rounding takes a value: statistics of runs that round by random functions ([`super::rounded`]).
+//! Bounds of the rounding error of a value: statistics of runs that round by random functions ([`super::rounded`]).
 //!
 //! A run that rounds to nearest is taken for one more of them. Its distance from the exact value is then
 //! bounded by `F` times the root mean square of theirs, where `F²` is the quantile of the F distribution that
