@@ -20,7 +20,7 @@ const LARGEST: f64 = 16_777_216.0;
 /// A loss scale, and why.
 #[derive(Clone, Debug, Serialize)]
 pub struct Scale {
-    /// The largest power of two, less one bit, by which no gradient overflows.
+    /// The largest power of two, less one bit, by which no gradient overflows; 1 for a model of NaN.
     pub factor: f64,
     /// The first node of the backward pass whose gradient overflows at 65536, with which `GradScaler` begins,
     /// if one does: operator and place.
@@ -45,12 +45,14 @@ pub(super) fn choose(
         let loaded = Loaded::new(device, &made.graph)?;
         Ok((made, loaded))
     };
-    // A model that has NaN in f32 too, of its inputs or of rows without keys, tells nothing by NaN.
+    // Of a model that has NaN in f32 too, of its inputs or of rows without keys, magnitudes are not known.
     let (wide, mut loaded) = probed(&Precision::from(DType::F32))?;
     let given = Given { scale: 1.0, rounding: [0.0, 0.0] };
     let seen = loaded.run(&feed(&wide.graph, &wide.graph, bound, golden, given)?)?;
     let seen = seen.first().map(|t| t.to_f64()).unwrap_or_default();
-    let undefined = seen.iter().any(|x| x.is_nan());
+    if seen.iter().any(|x| x.is_nan()) {
+        return Ok(Scale { factor: 1.0, overflows: None, lost: None });
+    }
     let (probed, mut loaded) = probed(precision)?;
     let graph = &probed.graph;
     // Magnitudes in the backward pass, and the first that is infinite where another scale could mend that.
@@ -62,9 +64,8 @@ pub(super) fn choose(
         let low = all.iter().filter(|(p, _)| p.phase == Phase::Backward && p.dtype == precision.dtype);
         let low: Vec<_> = low.copied().collect();
         // Masks are infinite, and no harm is done until something is no number.
-        let lost = |x: f64| x.is_nan() && !undefined;
-        let forward = all.iter().find(|(p, x)| p.phase == Phase::Forward && lost(*x));
-        let first = forward.or_else(|| low.iter().find(|(_, x)| x.is_infinite() || lost(*x)));
+        let forward = all.iter().find(|(p, x)| p.phase == Phase::Forward && x.is_nan());
+        let first = forward.or_else(|| low.iter().find(|(_, x)| !x.is_finite()));
         let named = first.map(|(p, _)| format!("{} at {}", p.op.name, graph.origins[p.origin.0 as usize]));
         let most = low.iter().map(|(_, x)| *x).filter(|x| x.is_finite()).fold(0.0, f64::max);
         Ok((most, named))
