@@ -18,6 +18,7 @@ use crate::target::Target;
 use crate::tensor::TensorType;
 use crate::train::SparseEmbeddings;
 use crate::{DType, ValueId, fail};
+use std::cell::{Cell, RefCell};
 
 /// The purpose of a compilation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -272,6 +273,23 @@ pub fn optimize(model: Graph, options: &Options, target: &Target) -> Result<Comp
     let options =
         Options { stop_after: Some(options.stop_after.unwrap_or(LAST_OF_GRAPHS)), ..options.clone() };
     compile(model, &options, target, |done| Ok::<_, Error>(Bindings::simple(&done.graph)))
+}
+
+/// Compiles as far as the graph that is planned; gives also the graph before simplification, without what is
+/// dead. What is folded to a constant later is computed there too, and has its roundings.
+///
+/// # Errors
+/// As [`compile`].
+pub fn unfolded(model: Graph, options: &Options, target: &Target) -> Result<(Graph, CompiledGraph)> {
+    let (unfolded, folded) = (RefCell::new(Graph::default()), Cell::new(false));
+    let watch = |stage: &'static Stage, made: &StageResult| match made {
+        _ if folded.get() => {}
+        _ if stage.name == "simplify" => folded.set(true),
+        StageResult::Graph(graph) => *unfolded.borrow_mut() = (*graph).clone(),
+        StageResult::Plan(_) => {}
+    };
+    let compiled = optimize(model, &Options { watch: Some(&watch), ..options.clone() }, target)?;
+    Ok((pass::simplify::remove_dead(unfolded.into_inner()).0, compiled))
 }
 
 /// The stage whose graph is planned.

@@ -2,7 +2,6 @@
 
 use crate::core::compile::{self, Options};
 use crate::core::graph::{Graph, InputRole, OutputRole};
-use crate::core::pass;
 use crate::core::pass::bound::ROUNDING;
 use crate::core::pass::differentiate::NoGradient;
 use crate::core::pass::precision::{Level, PrecisionSettings, Properties};
@@ -13,7 +12,6 @@ use crate::core::{Builder, DType, Tensor};
 use crate::golden::{Golden, Kind};
 use crate::model::BoundModel;
 use anyhow::{Context, Result, ensure};
-use std::cell::{Cell, RefCell};
 use std::fmt;
 
 /// The precision in which a step is compared.
@@ -81,17 +79,8 @@ pub(super) struct Step {
 
 impl Step {
     pub(super) fn new(forward: &Graph, precision: &Precision, target: &Target) -> Result<Step> {
-        let (unfolded, folded) = (RefCell::new(Graph::default()), Cell::new(false));
-        let watch = |stage: &'static compile::Stage, made: &compile::StageResult| match made {
-            _ if folded.get() => {}
-            _ if stage.name == "simplify" => folded.set(true),
-            compile::StageResult::Graph(graph) => *unfolded.borrow_mut() = (*graph).clone(),
-            compile::StageResult::Plan(_) => {}
-        };
-        let options =
-            Options { all_outputs: true, watch: Some(&watch), ..precision.options(forward, target)? };
-        let compiled = compile::optimize(forward.clone(), &options, target)?;
-        let graph = pass::simplify::remove_dead(unfolded.into_inner()).0;
+        let options = Options { all_outputs: true, ..precision.options(forward, target)? };
+        let (graph, compiled) = compile::unfolded(forward.clone(), &options, target)?;
         Ok(Step { graph, run: compiled.graph, missing: compiled.missing })
     }
 }
