@@ -19,6 +19,7 @@ use crate::target::{Support, Target};
 use std::any::Any;
 use std::fmt::Debug;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The content of fresh memory.
@@ -127,10 +128,19 @@ pub trait Buffer: Debug + Send + Sync {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// Contiguous host memory that is lent to a device for as long as the buffer made of it lives.
-pub trait Foreign: Send {
-    /// The memory: the same at every call, and nobody else's until this value is dropped.
-    fn memory(&mut self) -> &mut [u8];
+/// Contiguous host memory that is lent to a device for as long as the buffer made of it lives. Its owner
+/// keeps it: between pieces of work he may read and write it, as an array of another library that a plan
+/// updates in place.
+///
+/// # Safety
+/// [`Foreign::memory`] gives the same memory at every call. Its bytes are initialised, and any thread may
+/// read and write them until this value is dropped. From the moment when work that uses the memory is
+/// submitted until that work has been waited for, nobody else writes the memory, or reads what the work
+/// writes.
+#[allow(unsafe_code, reason = "a contract for those who implement it; nothing unsafe is done here")]
+pub unsafe trait Foreign: Send {
+    /// The memory.
+    fn memory(&self) -> NonNull<[u8]>;
 }
 
 /// A queue of work on a device, done in the order in which it was submitted. Ranges are in bytes and are

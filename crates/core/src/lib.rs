@@ -1,10 +1,10 @@
 //! Headwater's core: the graph, its operators, and the passes that turn a forward graph into a planned
 //! training step.
 //!
-//! Plain data and pure functions. No I/O, no threads, no unsafe code; nothing here knows a device beyond its
-//! `Target`.
+//! Plain data and pure functions. No I/O, no threads, nothing unsafe is done: [`device::Foreign`] alone
+//! states a contract for those who do. Nothing here knows a device beyond its `Target`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod attr;
 pub mod axes;

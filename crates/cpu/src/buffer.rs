@@ -25,12 +25,13 @@ pub struct CpuBuffer {
 enum Owner {
     /// Freed with the buffer.
     Own(#[allow(dead_code, reason = "holds the memory")] CpuMemory),
-    /// Boxed; given back with the buffer.
-    Lent(NonNull<dyn Foreign>),
+    /// Given back with the buffer.
+    Lent(#[allow(dead_code, reason = "holds the memory")] Box<dyn Foreign>),
 }
 
-// SAFETY: the memory is read and written under `users` alone, as a lock that any thread may take. The owner
-// is `Send`, and is not touched before it is dropped.
+// SAFETY: the memory is read and written under `users` alone, as a lock that any thread may take. Lent memory
+// is nobody else's meanwhile, as `Foreign` promises. The owner is `Send`, and is not touched before it is
+// dropped.
 unsafe impl Send for CpuBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for CpuBuffer {}
@@ -39,15 +40,6 @@ impl fmt::Debug for CpuBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lent = matches!(self.owner, Owner::Lent(_));
         f.debug_struct("CpuBuffer").field("bytes", &self.bytes).field("lent", &lent).finish_non_exhaustive()
-    }
-}
-
-impl Drop for CpuBuffer {
-    fn drop(&mut self) {
-        if let Owner::Lent(owner) = self.owner {
-            // SAFETY: made by `Box::into_raw` in `lent`, and dropped here alone.
-            drop(unsafe { Box::from_raw(owner.as_ptr()) });
-        }
     }
 }
 
@@ -67,15 +59,11 @@ impl CpuBuffer {
     /// # Errors
     /// `Device` if it is not aligned to [`ALIGN`] bytes.
     pub fn lent(owner: Box<dyn Foreign>) -> Result<CpuBuffer> {
-        // A raw pointer: moving a box would claim what it points to for itself.
-        let owner = NonNull::from(Box::leak(owner));
-        // SAFETY: just leaked, so it is valid, and nobody else has it.
-        let memory = unsafe { &mut *owner.as_ptr() }.memory();
-        let (base, bytes) = (NonNull::from(&mut *memory).cast::<u8>(), memory.len());
-        let buffer = CpuBuffer { base, bytes, users: AtomicIsize::new(0), owner: Owner::Lent(owner) };
+        let memory = owner.memory();
+        let (base, bytes) = (memory.cast::<u8>(), memory.len());
         let aligned = bytes == 0 || base.as_ptr().addr().is_multiple_of(ALIGN);
         ensure!(aligned, Device, "lent memory must be aligned to {ALIGN} bytes, {base:p} is not");
-        Ok(buffer)
+        Ok(CpuBuffer { base, bytes, users: AtomicIsize::new(0), owner: Owner::Lent(owner) })
     }
 
     /// This device's buffer behind a handle.
@@ -192,37 +180,53 @@ mod tests {
 
     /// Lends its block from `skip` on, and says when it is dropped.
     struct Lender {
-        block: Box<Block>,
+        block: NonNull<Block>,
         skip: usize,
         gone: Arc<AtomicBool>,
     }
 
-    impl Foreign for Lender {
-        fn memory(&mut self) -> &mut [u8] {
-            &mut self.block.0[self.skip..]
+    // SAFETY: the block is this value's own, and is touched by nobody else.
+    unsafe impl Send for Lender {}
+
+    // SAFETY: the block lives until this value is dropped, and no test touches it while it is written or
+    // read.
+    unsafe impl Foreign for Lender {
+        fn memory(&self) -> NonNull<[u8]> {
+            let bytes = size_of::<Block>() - self.skip;
+            // SAFETY: `skip` lies within the block.
+            NonNull::slice_from_raw_parts(unsafe { self.block.cast::<u8>().add(self.skip) }, bytes)
         }
     }
 
     impl Drop for Lender {
         fn drop(&mut self) {
+            // SAFETY: leaked in `lender`, and freed here alone.
+            drop(unsafe { Box::from_raw(self.block.as_ptr()) });
             self.gone.store(true, Ordering::SeqCst);
         }
     }
 
     fn lender(skip: usize) -> (Box<Lender>, Arc<AtomicBool>) {
         let gone = Arc::new(AtomicBool::new(false));
-        (Box::new(Lender { block: Box::new(Block([7; 128])), skip, gone: gone.clone() }), gone)
+        let block = NonNull::from(Box::leak(Box::new(Block([7; 128]))));
+        (Box::new(Lender { block, skip, gone: gone.clone() }), gone)
     }
 
     #[test]
     fn lent_memory_is_used_in_place_and_given_back() {
         let (lent, gone) = lender(64);
+        let outside = lent.memory().cast::<u8>();
         let buffer = CpuBuffer::lent(lent).unwrap();
         assert_eq!(buffer.bytes(), 64);
         buffer.write(8, &[1, 2]).unwrap();
         let mut back = [0; 4];
         buffer.read(7, &mut back).unwrap();
         assert_eq!(back, [7, 1, 2, 7]);
+        // Between pieces of work the owner sees what was written, and what he writes is seen.
+        // SAFETY: within the block, which lives; nothing else touches it now.
+        unsafe { assert_eq!(outside.add(9).replace(5), 2) };
+        buffer.read(7, &mut back).unwrap();
+        assert_eq!(back, [7, 1, 5, 7]);
         assert!(buffer.write(63, &[0; 2]).is_err() && buffer.read(usize::MAX, &mut back).is_err());
         assert!(!gone.load(Ordering::SeqCst));
         drop(buffer);

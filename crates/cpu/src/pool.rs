@@ -106,7 +106,8 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The threads besides the caller.
+/// The threads besides the caller. They are those of the process that started them. A forked child has none:
+/// there the caller does all work, and nobody is waited for.
 #[derive(Debug)]
 struct Crew {
     post: Arc<Post>,
@@ -125,7 +126,7 @@ impl Crew {
         // Looking out pays only on a core of one's own.
         let patience = if threads <= cores() { LOOKS } else { 0 };
         let shares = (0..threads).map(|_| Share::default()).collect();
-        let post = Arc::new(Post { patience, shares, ..Post::default() });
+        let post = Arc::new(Post { patience, shares, process: std::process::id(), ..Post::default() });
         let mut crew = Crew { members: Vec::new(), turn: Mutex::new(()), post };
         // A thread's own beginning belongs to no step: all have begun before the pool is used.
         let (begins, begun) = channel();
@@ -147,6 +148,11 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
+        if !self.post.at_home() {
+            // The handles are of threads that are not here.
+            self.members.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.post.dismissed.store(true, Ordering::SeqCst);
         self.post.wake();
         for member in self.members.drain(..) {
@@ -205,6 +211,8 @@ struct Post {
     /// The panic of a block.
     thrown: Mutex<Option<Box<dyn Any + Send>>>,
     patience: usize,
+    /// The process whose threads these are.
+    process: u32,
     sleepers: AtomicUsize,
     bed: Mutex<()>,
     bell: Condvar,
@@ -243,7 +251,8 @@ impl Post {
         }
         let number = self.gate.load(Ordering::Relaxed) / (2 * OPEN) + 1;
         self.gate.store(number * (2 * OPEN) + OPEN, Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        // A forked child finds sleepers that never wake, and the bed perhaps locked by one of them.
+        if self.sleepers.load(Ordering::SeqCst) > 0 && self.at_home() {
             self.wake();
         }
         self.work(0);
@@ -282,6 +291,11 @@ impl Post {
                 first.get_or_insert(thrown);
             }
         }
+    }
+
+    /// True in the process that started the threads.
+    fn at_home(&self) -> bool {
+        std::process::id() == self.process
     }
 
     fn wake(&self) {
@@ -419,5 +433,57 @@ mod tests {
         let sum = AtomicUsize::new(0);
         pool.each(10, |b| _ = sum.fetch_add(b, Ordering::Relaxed));
         assert_eq!(sum.into_inner(), 45);
+    }
+
+    #[cfg(unix)]
+    unsafe extern "C" {
+        fn fork() -> i32;
+        fn waitpid(child: i32, status: *mut i32, options: i32) -> i32;
+        fn _exit(status: i32) -> !;
+    }
+
+    /// Runs `child` in a forked process, and tells whether it ended well.
+    #[cfg(unix)]
+    fn forked(child: impl FnOnce()) -> bool {
+        // SAFETY: the child has this thread alone, takes no lock of others but those of the allocator, which
+        // the C library keeps usable, and leaves by `_exit`.
+        let id = unsafe { fork() };
+        if id == 0 {
+            let ended = catch_unwind(AssertUnwindSafe(child));
+            // SAFETY: ends the process.
+            unsafe { _exit(ended.is_err() as i32) };
+        }
+        let mut status = -1;
+        // SAFETY: `id` is a child of this process, and `status` outlives the call.
+        id > 0 && unsafe { waitpid(id, &mut status, 0) } == id && status == 0
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_forked_child_works_alone_and_drops_the_pool_without_its_threads() {
+        let pool = Pool::new(3);
+        let sum = AtomicUsize::new(0);
+        pool.each(100, |b| _ = sum.fetch_add(b, Ordering::Relaxed));
+        // Once while the threads look out for work, once while they sleep.
+        for asleep in [false, true] {
+            if asleep {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            let inherited = pool.clone();
+            let child = || {
+                let sum = AtomicUsize::new(0);
+                inherited.each(100, |b| _ = sum.fetch_add(b, Ordering::Relaxed));
+                assert_eq!(sum.into_inner(), 4950);
+                // Both handles: the last one dismisses the crew.
+                // SAFETY: the child leaves without running the parent's destructors, so this one alone drops
+                // it.
+                drop(unsafe { std::ptr::read(&pool) });
+                drop(inherited);
+            };
+            assert!(forked(child), "asleep: {asleep}");
+        }
+        assert!(!forked(|| panic!("a child that fails is seen")));
+        pool.each(100, |b| _ = sum.fetch_add(b, Ordering::Relaxed));
+        assert_eq!(sum.into_inner(), 2 * 4950, "the parent's threads are as they were");
     }
 }

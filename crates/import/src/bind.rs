@@ -19,7 +19,8 @@ pub struct Imported {
     /// constants, then what the user feeds; its outputs the user's, named `output.<position>`, then the new
     /// contents of the state it writes.
     pub graph: Graph,
-    /// Initial content of each graph input; `None` for what the user feeds.
+    /// Initial content of each graph input; `None` for what the user feeds, and for tensors whose memory the
+    /// caller keeps.
     pub stored: Vec<Option<StoredTensor>>,
     /// The value that each named tensor of the export had just after its node.
     pub values: HashMap<String, ValueId>,
@@ -52,9 +53,9 @@ impl Program {
         }
         state.outputs(self, &mut importer, &scope)?;
         let graph = importer.b.finish();
+        self.tensors.check_total(state.placed())?;
         let mut stored = state.stored;
         stored.resize(graph.inputs.len(), None);
-        crate::weights::check_total(stored.iter().flatten(), self.archive.file_bytes())?;
         Ok(Imported { graph, stored, values: importer.values, sizes, notes: importer.notes.finish() })
     }
 

@@ -1,4 +1,4 @@
-//! Reads PyTorch export archives (`.pt2`) into Headwater graphs.
+//! Reads PyTorch exports into Headwater graphs: archives (`.pt2`), or their JSON in memory.
 //!
 //! The only reader of untrusted bytes: whatever a file holds, the answer is a graph or a typed error with a
 //! stable code, never a panic, and never more memory than the file justifies. Pickles are never opened.
@@ -36,4 +36,4 @@ pub use dims::Dims;
 pub use error::{Code, Error, Result};
 pub use program::{Program, Symbol, SymbolicInput};
 pub use report::{Note, Unsupported, UnsupportedUse};
-pub use weights::StoredTensor;
+pub use weights::{GivenTensor, StoredTensor};

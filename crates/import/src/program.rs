@@ -5,18 +5,17 @@ use crate::error::{Result, refuse, shown};
 use crate::schema::{self, Argument, Hint, InputSpec, Model, SymInt};
 use crate::symbolic::Expr;
 use crate::verify;
-use crate::weights::{Element, StoredTensor, Weights};
+use crate::weights::{Element, GivenTensor, StoredTensor, Tensors, Weights};
 use headwater_core::DType;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// An opened `.pt2` archive with one model.
+/// An exported model: of a `.pt2` archive, or of its JSON alone with tensors that the caller keeps.
 #[derive(Debug)]
 pub struct Program {
-    pub(crate) archive: Arc<Archive>,
     pub(crate) model: Model,
-    pub(crate) weights: Weights,
+    pub(crate) tensors: Tensors,
     inputs: Vec<SymbolicInput>,
     symbols: Vec<Symbol>,
     ranges: Vec<(Expr, String, schema::Range)>,
@@ -78,7 +77,9 @@ impl Program {
     /// Lets the system have the memory that the mapped file takes, as once its weights are copied. The
     /// program and its tensors stay usable: what is touched again is read again.
     pub fn release(&self) {
-        self.archive.release();
+        if let Tensors::Stored(archive, _) = &self.tensors {
+            archive.release();
+        }
     }
 
     /// The same from bytes in memory.
@@ -87,6 +88,23 @@ impl Program {
     /// As [`Program::open`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Program> {
         Program::load(Archive::from_vec(bytes)?)
+    }
+
+    /// A model from its JSON, as `torch.export.save` writes it to `models/model.json`, without an archive.
+    /// Its parameters, buffers and constants are `tensors`; their memory stays the caller's, and nothing is
+    /// read from it. Those of one storage share memory: equal ones are tied, and where one of several that
+    /// overlap in part changes, [`Program::bind`] refuses them. Sizes of storages are taken at the caller's
+    /// word.
+    ///
+    /// # Errors
+    /// `Json`, `Version`, `Name`, `DType`, `Signature`, `Expression`; `Weights` for a tensor outside of its
+    /// storage.
+    pub fn from_json(json: &[u8], tensors: impl IntoIterator<Item = GivenTensor>) -> Result<Program> {
+        let bad = |e: serde_json::Error| refuse!(Json, "the model: {}", shown(&e.to_string()));
+        check_version(&serde_json::from_slice(json).map_err(bad)?)?;
+        let model = serde_json::from_slice(json).map_err(bad)?;
+        verify::model(&model)?;
+        Program::new(model, Tensors::given(tensors)?)
     }
 
     fn load(archive: Archive) -> Result<Program> {
@@ -116,26 +134,20 @@ impl Program {
         }
         let name = model_name(&archive)?;
         let json = format!("models/{name}.json");
-        let head: schema::Head = archive.json(&json)?;
-        if head.schema_version.major != schema::MAJOR {
-            return Err(refuse!(
-                Version,
-                "export schema version {}.{}: only major version {} is read; export again with PyTorch 2.13",
-                head.schema_version.major,
-                head.schema_version.minor,
-                schema::MAJOR
-            ));
-        }
-        let model: Model = archive.json(&json)?;
+        check_version(&archive.json(&json)?)?;
+        let model = archive.json(&json)?;
         verify::model(&model)?;
         let weights = Weights::read(&archive, &name)?;
+        Program::new(model, Tensors::Stored(Arc::new(archive), weights))
+    }
+
+    fn new(model: Model, tensors: Tensors) -> Result<Program> {
         let mut ranges = Vec::new();
         for (text, range) in &model.range_constraints.0 {
             ranges.push((Expr::parse(text)?, text.clone(), range.clone()));
         }
         ranges.sort_by(|a, b| a.1.cmp(&b.1));
-        let mut program =
-            Program { archive: Arc::new(archive), model, weights, inputs: vec![], symbols: vec![], ranges };
+        let mut program = Program { model, tensors, inputs: vec![], symbols: vec![], ranges };
         program.read_inputs()?;
         Ok(program)
     }
@@ -216,9 +228,11 @@ impl Program {
     /// A stored parameter, buffer or constant, by its PyTorch name.
     ///
     /// # Errors
-    /// `Missing`, `Pickle`, `DType`, `Weights`.
+    /// `Missing`, also where the caller keeps all tensors; `Pickle`, `DType`, `Weights`.
     pub fn stored(&self, name: &str) -> Result<StoredTensor> {
-        self.weights.get(&self.archive, name)
+        let none =
+            || refuse!(Missing, "the program stores no tensor `{}`: the caller has its memory", shown(name));
+        self.tensors.find(name)?.1.ok_or_else(none)
     }
 
     /// Reads every stored tensor through and compares checksums; opening does not, so that large models open
@@ -227,7 +241,10 @@ impl Program {
     /// # Errors
     /// `Unpack` naming the damaged entry.
     pub fn verify_checksums(&self) -> Result<()> {
-        self.weights.verify(&self.archive)
+        match &self.tensors {
+            Tensors::Stored(archive, weights) => weights.verify(archive),
+            Tensors::Given(_) => Ok(()),
+        }
     }
 
     pub(crate) fn ranges(&self) -> &[(Expr, String, schema::Range)] {
@@ -237,6 +254,19 @@ impl Program {
     pub(crate) fn guards(&self) -> &[String] {
         &self.model.guards_code
     }
+}
+
+fn check_version(head: &schema::Head) -> Result<()> {
+    if head.schema_version.major == schema::MAJOR {
+        return Ok(());
+    }
+    Err(refuse!(
+        Version,
+        "export schema version {}.{}: only major version {} is read; export again with PyTorch 2.13",
+        head.schema_version.major,
+        head.schema_version.minor,
+        schema::MAJOR
+    ))
 }
 
 /// The one model of an archive, or the one named `model`.

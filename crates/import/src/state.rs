@@ -8,7 +8,7 @@ use crate::program::Program;
 use crate::report::Unsupported;
 use crate::schema::{Argument, InputSpec, Named, OutputSpec, SymIntArgument};
 use crate::scope::{Scope, Slot};
-use crate::weights::StoredTensor;
+use crate::weights::{Placed, StoredTensor};
 use headwater_core::ValueId;
 use headwater_core::graph::{InputRole, Origin, OutputRole};
 use std::collections::{HashMap, HashSet};
@@ -19,7 +19,8 @@ struct Holder {
     tensor: TensorId,
     value: ValueId,
     name: String,
-    stored: StoredTensor,
+    placed: Placed,
+    stored: Option<StoredTensor>,
     trainable: bool,
 }
 
@@ -43,7 +44,7 @@ impl State {
         importer: &mut Importer<'a>,
         scope: &mut Scope<'a>,
     ) -> Result<()> {
-        // By memory: entry, and whatever else makes two stored tensors the same.
+        // By memory: storage, and whatever else makes two stored tensors the same.
         let mut by_entry: HashMap<String, Vec<usize>> = HashMap::new();
         let mut seen: HashSet<&str> = HashSet::new();
         for spec in &program.model.graph_module.signature.input_specs {
@@ -87,21 +88,22 @@ impl State {
         role: InputRole,
         by_entry: &mut HashMap<String, Vec<usize>>,
     ) -> Result<TensorId> {
-        let stored = program.stored(name)?;
+        let (placed, stored) = program.tensors.find(name)?;
         let meta = scope.meta(&arg.name)?;
         let ty = importer.sizes.ty(meta, &arg.name)?;
-        if (ty.dtype, &ty.shape) != (stored.dtype, &stored.layout.shape) {
-            let (dtype, shape) = (stored.dtype, &stored.layout.shape);
+        if (ty.dtype, &ty.shape) != (placed.dtype, &placed.layout.shape) {
+            let (dtype, shape) = (placed.dtype, &placed.layout.shape);
+            let how = if stored.is_some() { "stored" } else { "given" };
             return Err(refuse!(
                 Weights,
-                "`{}` is stored as {dtype}{shape}, the graph uses {ty}",
+                "`{}` is {how} as {dtype}{shape}, the graph uses {ty}",
                 shown(name)
             ));
         }
         let parameter = matches!(role, InputRole::Parameter { .. });
         let trainable = parameter && meta.requires_grad && ty.dtype.is_float();
-        let peers = by_entry.entry(stored.entry.clone()).or_default();
-        if let Some(&at) = peers.iter().find(|&&at| self.holders[at].stored.same_as(&stored)) {
+        let peers = by_entry.entry(placed.storage.clone()).or_default();
+        if let Some(&at) = peers.iter().find(|&&at| self.holders[at].placed.same_as(&placed)) {
             return self.tie(importer, at, name, role, trainable);
         }
         peers.push(self.holders.len());
@@ -109,12 +111,12 @@ impl State {
             InputRole::Parameter { aliases, .. } => InputRole::Parameter { trainable, aliases },
             other => other,
         };
-        let layout = stored.layout.clone();
+        let layout = placed.layout.clone();
         let value = importer.b.input(name, ty, role);
         let tensor = importer.tensors.root(value, layout);
         self.names.insert(name.to_string(), self.holders.len());
-        self.stored.push(Some(stored.clone()));
-        self.holders.push(Holder { tensor, value, name: name.to_string(), stored, trainable });
+        self.stored.push(stored.clone());
+        self.holders.push(Holder { tensor, value, name: name.to_string(), placed, stored, trainable });
         Ok(tensor)
     }
 
@@ -146,12 +148,14 @@ impl State {
             }
             // Both names stay in the state dict, as inputs of their own, which share memory while importing.
             _ => {
-                let (ty, stored) = (graph.ty(holder.value).clone(), holder.stored.clone());
+                let ty = graph.ty(holder.value).clone();
+                let (placed, stored) = (holder.placed.clone(), holder.stored.clone());
                 let tensor = holder.tensor;
                 let value = importer.b.input(name, ty, role);
                 self.names.insert(name.to_string(), self.holders.len());
-                self.stored.push(Some(stored.clone()));
-                self.holders.push(Holder { tensor, value, name: name.to_string(), stored, trainable: false });
+                self.stored.push(stored.clone());
+                let name = name.to_string();
+                self.holders.push(Holder { tensor, value, name, placed, stored, trainable: false });
                 return Ok(tensor);
             }
         }
@@ -293,30 +297,35 @@ impl State {
         self.check_sharing(&contents)
     }
 
+    /// Places of all tensors of state.
+    pub fn placed(&self) -> impl Iterator<Item = &Placed> + Clone {
+        self.holders.iter().map(|h| &h.placed)
+    }
+
     /// Memory that changes must not be shared in part: its other tensors would not follow.
     fn check_sharing(&self, contents: &HashMap<ValueId, ValueId>) -> Result<()> {
         let mut by_entry: HashMap<&str, Vec<(bool, &Holder)>> = HashMap::new();
         for h in &self.holders {
             let changes = h.trainable || contents.contains_key(&h.value);
-            by_entry.entry(&h.stored.entry).or_default().push((changes, h));
+            by_entry.entry(&h.placed.storage).or_default().push((changes, h));
         }
         for holders in by_entry.values_mut() {
             // Holders that change come first: they claim their bytes, the others must not touch these.
-            holders.sort_by_key(|(changes, h)| (!changes, h.stored.extent()));
+            holders.sort_by_key(|(changes, h)| (!changes, h.placed.extent()));
             holders.dedup_by_key(|(_, h)| h.tensor);
-            let apart = holders.windows(2).all(|w| w[0].1.stored.extent().1 <= w[1].1.stored.extent().0);
+            let apart = holders.windows(2).all(|w| w[0].1.placed.extent().1 <= w[1].1.placed.extent().0);
             if !holders[0].0 || apart {
                 continue;
             }
-            let length = holders[0].1.stored.storage.len();
+            let length = holders[0].1.placed.length;
             let mut claimed = vec![0u64; length / 64 + 1];
             let mut budget = length.saturating_mul(64);
             for (changes, h) in holders {
-                let size = h.stored.dtype.size();
-                budget = budget.checked_sub(h.stored.layout.shape.numel() * size).ok_or_else(|| {
-                    refuse!(Budget, "too many tensors share the storage `{}`", shown(&h.stored.entry))
+                let size = h.placed.dtype.size();
+                budget = budget.checked_sub(h.placed.layout.shape.numel() * size).ok_or_else(|| {
+                    refuse!(Budget, "too many tensors share the storage `{}`", shown(&h.placed.storage))
                 })?;
-                for at in crate::weights::walk(&h.stored.layout) {
+                for at in crate::weights::walk(&h.placed.layout) {
                     for byte in at as usize * size..(at as usize + 1) * size {
                         let (word, bit) = (&mut claimed[byte / 64], 1 << (byte % 64));
                         if *word & bit != 0 {

@@ -1,11 +1,11 @@
-//! Stored tensors: raw little-endian storages in the archive and the views of them that parameters and
-//! buffers are.
+//! Tensors of state: views of raw little-endian storages in the archive, or of memory that the caller keeps.
 
 use crate::archive::{Archive, Bytes};
 use crate::error::{Result, refuse, shown};
 use crate::schema::{self, Payload, Payloads, SymInt, TensorMeta};
 use headwater_core::{DType, Layout, Shape};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Bytes that a tensor may have beyond [`EXPAND_RATIO`] times its storage (stored `expand`s repeat elements).
 const EXPAND_BASE: usize = 1 << 20;
@@ -55,24 +55,145 @@ impl StoredTensor {
         out
     }
 
+    /// First and one past the last byte of the storage that the tensor uses.
+    pub fn extent(&self) -> (usize, usize) {
+        extent(self.dtype, &self.layout)
+    }
+}
+
+/// A tensor whose memory the caller keeps.
+#[derive(Debug, Clone)]
+pub struct GivenTensor {
+    /// PyTorch name.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Layout of the elements in the storage, in elements.
+    pub layout: Layout,
+    /// Identity of the storage, such as its address: tensors with the same one share memory.
+    pub storage: u64,
+    /// Size of the storage in bytes.
+    pub storage_bytes: usize,
+}
+
+/// The place of a tensor in a storage. Every element lies within it.
+#[derive(Debug, Clone)]
+pub(crate) struct Placed {
+    pub dtype: DType,
+    pub layout: Layout,
+    /// Identity of the storage.
+    pub storage: String,
+    /// Bytes of the storage.
+    pub length: usize,
+}
+
+impl Placed {
     /// True if this is the same memory seen in the same way: a tied weight.
-    pub fn same_as(&self, other: &StoredTensor) -> bool {
-        self.entry == other.entry && self.dtype == other.dtype && self.layout == other.layout
+    pub fn same_as(&self, other: &Placed) -> bool {
+        self.storage == other.storage && self.dtype == other.dtype && self.layout == other.layout
     }
 
     /// First and one past the last byte of the storage that the tensor uses.
     pub fn extent(&self) -> (usize, usize) {
-        let size = self.dtype.size();
-        let last: usize = self
-            .layout
-            .shape
-            .iter()
-            .zip(&self.layout.strides)
-            .map(|(&d, &s)| d.saturating_sub(1) * s as usize)
-            .sum();
-        let start = self.layout.offset as usize;
-        let elements = if self.layout.shape.numel() == 0 { 0 } else { last + 1 };
-        (start * size, (start + elements) * size)
+        extent(self.dtype, &self.layout)
+    }
+
+    /// # Errors
+    /// `Weights` if an element lies outside of the storage.
+    fn given(tensor: GivenTensor) -> Result<Placed> {
+        let GivenTensor { name, dtype, layout, storage, storage_bytes: length } = tensor;
+        let bad = |what: String| refuse!(Weights, "tensor `{}`: {what}", shown(&name));
+        if layout.shape.rank() != layout.strides.len() {
+            return Err(bad(format!("{} has {} strides", layout.shape, layout.strides.len())));
+        }
+        let strides = layout.strides.iter().map(|&s| usize::try_from(s)).collect::<Result<Vec<_>, _>>();
+        let (Ok(strides), Ok(offset)) = (strides, usize::try_from(layout.offset)) else {
+            return Err(bad("strides and offset must not be negative".into()));
+        };
+        check_extent(dtype, dtype.size(), &layout.shape, &strides, offset, length).map_err(bad)?;
+        // As for stored ones: nothing is asked of the offset and the strides of no elements.
+        let layout = if layout.shape.contains(&0) { Layout::contiguous(&layout.shape) } else { layout };
+        Ok(Placed { dtype, layout, storage: storage.to_string(), length })
+    }
+}
+
+fn extent(dtype: DType, layout: &Layout) -> (usize, usize) {
+    let strided = layout.shape.iter().zip(&layout.strides);
+    let last: usize = strided.map(|(&d, &s)| d.saturating_sub(1) * s as usize).sum();
+    let (start, size) = (layout.offset as usize, dtype.size());
+    let elements = if layout.shape.numel() == 0 { 0 } else { last + 1 };
+    (start * size, (start + elements) * size)
+}
+
+/// The parameters, buffers and constants of a program.
+#[derive(Debug)]
+pub(crate) enum Tensors {
+    /// Of an archive.
+    Stored(Arc<Archive>, Weights),
+    /// In memory that the caller keeps, by name.
+    Given(HashMap<String, Placed>),
+}
+
+impl Tensors {
+    /// Tensors that the caller keeps.
+    ///
+    /// # Errors
+    /// `Name` for two of one name, `Weights` for one that does not lie within its storage.
+    pub fn given(tensors: impl IntoIterator<Item = GivenTensor>) -> Result<Tensors> {
+        let mut given = HashMap::new();
+        for tensor in tensors {
+            let name = tensor.name.clone();
+            if given.insert(name.clone(), Placed::given(tensor)?).is_some() {
+                return Err(refuse!(Name, "two tensors named `{}` were given", shown(&name)));
+            }
+        }
+        Ok(Tensors::Given(given))
+    }
+
+    /// The place of a tensor, and its content where the program has that.
+    ///
+    /// # Errors
+    /// `Missing`, `Pickle`, `DType`, `Weights`.
+    pub fn find(&self, name: &str) -> Result<(Placed, Option<StoredTensor>)> {
+        match self {
+            Tensors::Stored(archive, weights) => {
+                let stored = weights.get(archive, name)?;
+                let (dtype, layout) = (stored.dtype, stored.layout.clone());
+                let (storage, length) = (stored.entry.clone(), stored.storage.len());
+                Ok((Placed { dtype, layout, storage, length }, Some(stored)))
+            }
+            Tensors::Given(given) => {
+                let placed = given.get(name);
+                let none = || refuse!(Missing, "no tensor named `{}` was given", shown(name));
+                Ok((placed.ok_or_else(none)?.clone(), None))
+            }
+        }
+    }
+
+    /// Refuses tensors that together are out of proportion to the file, or to the storages: each may repeat
+    /// elements and be compressed.
+    ///
+    /// # Errors
+    /// `Budget`.
+    pub fn check_total<'a>(&self, tensors: impl Iterator<Item = &'a Placed> + Clone) -> Result<()> {
+        let held = match self {
+            Tensors::Stored(archive, _) => archive.file_bytes(),
+            Tensors::Given(_) => {
+                let storages: HashMap<&str, usize> =
+                    tensors.clone().map(|t| (&t.storage[..], t.length)).collect();
+                storages.into_values().fold(0, usize::saturating_add)
+            }
+        };
+        let of = |t: &Placed| t.layout.shape.numel().saturating_mul(t.dtype.size());
+        let total = tensors.map(of).fold(0, usize::saturating_add);
+        if total > held.saturating_mul(EXPAND_RATIO).saturating_add(TOTAL_BASE) {
+            return Err(refuse!(
+                Budget,
+                "the tensors have {total} bytes, out of proportion to the {held} that hold them; store them uncompressed, without \
+                 `expand`"
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -159,29 +280,8 @@ pub(crate) fn walk(layout: &Layout) -> impl Iterator<Item = isize> + '_ {
     })
 }
 
-/// Bytes that all tensors of a model may have beyond [`EXPAND_RATIO`] times the size of its file.
+/// Bytes that all tensors of a model may have beyond [`EXPAND_RATIO`] times the size of what holds them.
 const TOTAL_BASE: usize = 64 << 20;
-
-/// Refuses tensors that together are out of proportion to the file: each may repeat elements and be
-/// compressed.
-///
-/// # Errors
-/// `Budget`.
-pub(crate) fn check_total<'a>(
-    tensors: impl Iterator<Item = &'a StoredTensor>,
-    file_bytes: usize,
-) -> Result<()> {
-    let of = |t: &StoredTensor| t.layout.shape.numel().saturating_mul(t.dtype.size());
-    let total = tensors.map(of).fold(0, usize::saturating_add);
-    if total > file_bytes.saturating_mul(EXPAND_RATIO).saturating_add(TOTAL_BASE) {
-        return Err(refuse!(
-            Budget,
-            "the stored tensors have {total} bytes, out of proportion to a file of {file_bytes}; store them \
-             uncompressed, without `expand`"
-        ));
-    }
-    Ok(())
-}
 
 /// A plain size or stride.
 fn fixed(x: &SymInt) -> Option<usize> {
@@ -206,26 +306,7 @@ fn stored(archive: &Archive, entry: String, meta: &TensorMeta, name: &str) -> Re
     };
     let shape = Shape::from(sizes);
     let length = usize::try_from(archive.size(&entry)?).map_err(|_| bad("storage too large".into()))?;
-    // One past the last element, in elements; nothing is needed of the storage if there are no elements.
-    let end = if shape.contains(&0) {
-        Some(0)
-    } else {
-        shape
-            .iter()
-            .zip(&strides)
-            .try_fold(offset, |end, (&d, &s)| end.checked_add((d - 1).checked_mul(s)?))
-            .and_then(|last| last.checked_add(1))
-    };
-    let bytes = shape.checked_numel().and_then(|n| n.checked_mul(unit));
-    let (Some(end), Some(bytes)) = (end.and_then(|e| e.checked_mul(unit)), bytes) else {
-        return Err(bad(format!("{shape} is larger than memory can be")));
-    };
-    if end > length {
-        return Err(bad(format!("{dtype}{shape} needs {end} bytes of a storage of {length}")));
-    }
-    if bytes > length.saturating_mul(EXPAND_RATIO).saturating_add(EXPAND_BASE) {
-        return Err(bad(format!("{dtype}{shape} has {bytes} bytes, out of proportion to {length} stored")));
-    }
+    check_extent(dtype, unit, &shape, &strides, offset, length).map_err(bad)?;
     let strides = strides.iter().map(|&s| s as isize).collect();
     let offset = if shape.contains(&0) { 0 } else { offset as isize };
     let mut layout = Layout { shape, strides, offset };
@@ -235,6 +316,39 @@ fn stored(archive: &Archive, entry: String, meta: &TensorMeta, name: &str) -> Re
     }
     let storage = archive.entry(&entry)?;
     Ok(StoredTensor { dtype, layout, storage, entry })
+}
+
+/// Refuses elements of `unit` bytes that do not all lie within a storage of `length` bytes, or are out of
+/// proportion to it.
+fn check_extent(
+    dtype: DType,
+    unit: usize,
+    shape: &Shape,
+    strides: &[usize],
+    offset: usize,
+    length: usize,
+) -> Result<(), String> {
+    // One past the last element, in elements; nothing is needed of the storage if there are no elements.
+    let end = if shape.contains(&0) {
+        Some(0)
+    } else {
+        shape
+            .iter()
+            .zip(strides)
+            .try_fold(offset, |end, (&d, &s)| end.checked_add((d - 1).checked_mul(s)?))
+            .and_then(|last| last.checked_add(1))
+    };
+    let bytes = shape.checked_numel().and_then(|n| n.checked_mul(unit));
+    let (Some(end), Some(bytes)) = (end.and_then(|e| e.checked_mul(unit)), bytes) else {
+        return Err(format!("{shape} is larger than memory can be"));
+    };
+    if end > length {
+        return Err(format!("{dtype}{shape} needs {end} bytes of a storage of {length}"));
+    }
+    if bytes > length.saturating_mul(EXPAND_RATIO).saturating_add(EXPAND_BASE) {
+        return Err(format!("{dtype}{shape} has {bytes} bytes, out of proportion to {length} stored"));
+    }
+    Ok(())
 }
 
 /// The layout of complex numbers as pairs of real ones: a last dimension of 2. `None` if it reaches beyond memory.

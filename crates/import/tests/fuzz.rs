@@ -1,5 +1,5 @@
-//! Mutated archives: a legal graph or a typed error, and never a panic. The targets of cargo-fuzz beside this crate are
-//! guided by coverage; these need no other tool, and run in every test.
+//! Mutated archives, and programs without one: a legal graph or a typed error, and never a panic. The targets
+//! of cargo-fuzz beside this crate are guided by coverage; these need no other tool, and run in every test.
 
 #[path = "../../runtime/tests/it/common/fuzz.rs"]
 mod fuzz;
@@ -7,9 +7,9 @@ mod fuzz;
 mod support;
 
 use fuzz::Random;
-use headwater_core::Registry;
 use headwater_core::graph::verify::verify;
-use headwater_import::{Archive, Dims, Program};
+use headwater_core::{DType, Layout, Registry};
+use headwater_import::{Archive, Dims, GivenTensor, Imported, Program};
 use serde_json::Value;
 use support::*;
 use zip::CompressionMethod;
@@ -20,7 +20,12 @@ const WEIGHTS: &str = "data/weights/model_weights_config.json";
 /// Opens an archive and binds its model; true for a model.
 fn exercise(bytes: Vec<u8>) -> bool {
     let (claimed, dims) = (bytes.len(), Dims::new().or_exported());
-    match Program::from_bytes(bytes).and_then(|p| p.bind(&dims, Registry::standard())) {
+    bound(claimed, Program::from_bytes(bytes).and_then(|p| p.bind(&dims, Registry::standard())))
+}
+
+/// True for a model, which is legal; an error says what it is.
+fn bound(claimed: usize, result: headwater_import::Result<Imported>) -> bool {
+    match result {
         Ok(imported) => {
             verify(&imported.graph).expect("what is imported is legal");
             for stored in imported.stored.iter().flatten() {
@@ -34,6 +39,38 @@ fn exercise(bytes: Vec<u8>) -> bool {
             false
         }
     }
+}
+
+/// The tensors that a configuration of weights describes, in storages of some size. Numbers are taken as they
+/// are.
+fn given(config: &Value, random: &mut Random) -> Vec<GivenTensor> {
+    const DTYPES: [DType; 6] = [DType::F32, DType::F64, DType::I64, DType::Bool, DType::BF16, DType::U8];
+    let length = random.below(1 << 14);
+    let ints = |v: &Value| -> Vec<i64> {
+        v.as_array().into_iter().flatten().map(|x| x["as_int"].as_i64().unwrap_or(1)).collect()
+    };
+    let mut found = Vec::new();
+    for (name, payload) in config["config"].as_object().into_iter().flatten() {
+        let meta = &payload["tensor_meta"];
+        let shape = ints(&meta["sizes"]).into_iter().map(|d| d as usize).collect();
+        let strides = ints(&meta["strides"]).into_iter().map(|s| s as isize).collect();
+        let offset = meta["storage_offset"]["as_int"].as_i64().unwrap_or(0) as isize;
+        let dtype = if meta["dtype"] == 7 { DType::F32 } else { *random.pick(&DTYPES) };
+        found.push(GivenTensor {
+            name: name.clone(),
+            dtype,
+            layout: Layout { shape, strides, offset },
+            storage: payload["path_name"]
+                .as_str()
+                .map_or(0, |p| p.len() as u64 + p.bytes().map(u64::from).sum::<u64>()),
+            storage_bytes: length,
+        });
+    }
+    if random.one_in(8) && !found.is_empty() {
+        let again = found[random.below(found.len())].clone();
+        found.push(again);
+    }
+    found
 }
 
 /// Small archives of every kind of write, and one made by hand.
@@ -101,5 +138,25 @@ fn models() {
         random.json(&mut doc);
         pt2.set(name, doc.to_string());
         exercise(pt2.bytes())
+    });
+}
+
+/// The JSON without an archive, with tensors that do not always fit.
+#[test]
+fn given_tensors() {
+    let seeds = seeds();
+    fuzz::run("given_tensors", |random| {
+        let pt2 = random.pick(&seeds);
+        let content = |name: &str| &pt2.entries.iter().find(|(n, _)| n == name).unwrap().1;
+        let mut doc: Value = serde_json::from_slice(content(MODEL)).unwrap();
+        let mut config: Value = serde_json::from_slice(content(WEIGHTS)).unwrap();
+        random.json(if random.one_in(2) { &mut config } else { &mut doc });
+        let mut json = doc.to_string().into_bytes();
+        if random.one_in(8) {
+            random.bytes(&mut json);
+        }
+        let program = Program::from_json(&json, given(&config, random));
+        let dims = Dims::new().or_exported();
+        bound(json.len(), program.and_then(|p| p.bind(&dims, Registry::standard())))
     });
 }

@@ -292,6 +292,7 @@ impl TrainConfig {
             optimizer: self.optimizer.clone(),
             groups: self.groups.clone(),
             decay: self.decay,
+            listed: None,
             clip: Clip { norm: self.clip_norm, value: self.clip_value },
             accumulate: self.accumulate,
             precision: self.amp.settings(),

@@ -6,6 +6,7 @@ use headwater_core::pass::{check_plan, plan};
 use headwater_core::plan::{ALIGN, Bindings, Plan};
 use headwater_core::{Code, Registry};
 use headwater_cpu::Cpu;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -67,22 +68,33 @@ const _: () = assert!(align_of::<Block>() == ALIGN);
 
 /// Lends bytes of a block, which come back when the device lets go of them.
 struct Lent {
-    block: Option<Box<Block>>,
+    block: NonNull<Block>,
     first: usize,
     bytes: usize,
     back: Sender<Box<Block>>,
 }
 
-impl Foreign for Lent {
-    fn memory(&mut self) -> &mut [u8] {
-        &mut self.block.as_mut().unwrap().0[self.first..][..self.bytes]
+// SAFETY: the block is this value's own.
+#[allow(unsafe_code)]
+unsafe impl Send for Lent {}
+
+// SAFETY: the block lives until this value is dropped, and until then no test touches it.
+#[allow(unsafe_code)]
+unsafe impl Foreign for Lent {
+    fn memory(&self) -> NonNull<[u8]> {
+        assert!(self.first + self.bytes <= size_of::<Block>());
+        // SAFETY: within the block.
+        NonNull::slice_from_raw_parts(unsafe { self.block.cast::<u8>().add(self.first) }, self.bytes)
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
+        // SAFETY: leaked in `lend`, and taken back here alone.
+        #[allow(unsafe_code)]
+        let block = unsafe { Box::from_raw(self.block.as_ptr()) };
         // A test that has failed does not wait for it.
-        let _ = self.block.take().map(|block| self.back.send(block));
+        let _ = self.back.send(block);
     }
 }
 
@@ -91,7 +103,8 @@ fn lend(first: usize, content: &[u8]) -> (Box<Lent>, Receiver<Box<Block>>) {
     let mut block = Box::new(Block([0xff; 1024]));
     block.0[first..][..content.len()].copy_from_slice(content);
     let (back, receiver) = channel();
-    (Box::new(Lent { block: Some(block), first, bytes: content.len(), back }), receiver)
+    let block = NonNull::from(Box::leak(block));
+    (Box::new(Lent { block, first, bytes: content.len(), back }), receiver)
 }
 
 #[test]

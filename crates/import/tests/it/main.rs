@@ -3,6 +3,7 @@
 mod bind;
 mod complex;
 mod conversions;
+mod given;
 mod goldens;
 mod hostile_archives;
 mod masked;

@@ -7,6 +7,7 @@ use headwater_core::plan::{Bindings, Plan};
 use headwater_core::target::Target;
 use headwater_core::{Code, DType, Error, Graph, Registry, Tensor, reference};
 use headwater_reference::Reference;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 const SEEDS: std::ops::Range<u64> = 0..24;
@@ -104,9 +105,11 @@ fn bytes_that_nobody_wrote_cannot_be_read() {
 #[test]
 fn ranges_and_foreign_memory_are_refused_at_once() {
     struct Lent(Vec<u8>);
-    impl Foreign for Lent {
-        fn memory(&mut self) -> &mut [u8] {
-            &mut self.0
+    // SAFETY: the device refuses the memory without a look at it.
+    #[allow(unsafe_code)]
+    unsafe impl Foreign for Lent {
+        fn memory(&self) -> NonNull<[u8]> {
+            NonNull::from(&self.0[..])
         }
     }
     let (device, other) = (Reference::new(0), Reference::new(0));

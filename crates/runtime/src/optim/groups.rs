@@ -5,7 +5,7 @@ use super::{Optimizer, Rule};
 use crate::error::{Error, Result};
 use headwater_core::TensorType;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Which parameters weight decay applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,12 +31,25 @@ pub struct Group {
     pub settings: BTreeMap<String, serde_json::Value>,
 }
 
+/// Parameters by their names, with all settings of their optimizer. These may change from step to step, as
+/// PyTorch's groups do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListedGroup {
+    /// PyTorch names.
+    pub parameters: Vec<String>,
+    /// Settings.
+    pub optimizer: Optimizer,
+}
+
 /// The distinct settings of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Groups {
     base: Optimizer,
     groups: Vec<Group>,
     decay: Decay,
+    /// Groups of parameters by name, where all are listed: then they are the distinct settings, equal ones
+    /// too.
+    listed: Option<HashMap<String, usize>>,
     distinct: Vec<Optimizer>,
 }
 
@@ -57,7 +70,61 @@ impl Groups {
                 return Err(Error::config("lr", message));
             }
         }
-        Ok(Groups { base, groups, decay, distinct: Vec::new() })
+        Ok(Groups { base, groups, decay, ..Groups::default() })
+    }
+
+    /// Groups that list all parameters.
+    ///
+    /// # Errors
+    /// `Config` for settings out of range, and for a parameter in two groups.
+    pub fn listed(groups: &[ListedGroup]) -> Result<Groups> {
+        let (mut listed, mut distinct) = (HashMap::new(), Vec::new());
+        for (i, g) in groups.iter().enumerate() {
+            g.optimizer.rule().check()?;
+            distinct.push(g.optimizer.clone());
+            for name in &g.parameters {
+                if listed.insert(name.clone(), i).is_some() {
+                    return Err(Error::config("groups", format!("{name} is in two groups")));
+                }
+            }
+        }
+        Ok(Groups { listed: Some(listed), distinct, ..Groups::default() })
+    }
+
+    /// Gives the groups of [`Groups::listed`] other settings, in their order.
+    ///
+    /// # Errors
+    /// `Config` for settings out of range, or that keep other moments than before.
+    pub fn change(&mut self, settings: &[Optimizer]) -> Result<()> {
+        self.check_listed(settings.len())?;
+        for (old, new) in self.distinct.iter().zip(settings) {
+            new.rule().check()?;
+            let (old, new) = (old.rule(), new.rule());
+            if (old.moments(), old.scalars()) != (new.moments(), new.scalars()) {
+                let message = "the new settings keep other moments than those that the run began with";
+                return Err(Error::config("optimizer", message));
+            }
+        }
+        self.distinct = settings.to_vec();
+        Ok(())
+    }
+
+    /// Values of each group's scalars, for a learning rate and a step, counted from 1, of each of
+    /// [`Groups::listed`].
+    ///
+    /// # Errors
+    /// `Config` if they are not as many.
+    pub fn listed_values(&self, steps: &[(f64, u64)]) -> Result<Vec<Vec<f64>>> {
+        self.check_listed(steps.len())?;
+        Ok(self.distinct.iter().zip(steps).map(|(o, &(lr, t))| o.rule().values(t, lr)).collect())
+    }
+
+    fn check_listed(&self, given: usize) -> Result<()> {
+        let listed = if self.listed.is_some() { self.distinct.len() } else { 0 };
+        if listed == given {
+            return Ok(());
+        }
+        Err(Error::config("groups", format!("there are {listed} listed groups, {given} were given")))
     }
 
     /// Refuses groups that no parameter belongs to: what they ask for would silently not happen.
@@ -77,8 +144,13 @@ impl Groups {
     /// The number of a parameter's group: those with equal settings share one.
     ///
     /// # Errors
-    /// None after [`Groups::new`] has accepted the settings.
+    /// None after [`Groups::new`] has accepted the settings; `Config` for a parameter that no listed group
+    /// names.
     pub fn of(&mut self, name: &str, ty: &TensorType) -> Result<usize> {
+        if let Some(listed) = &self.listed {
+            let unlisted = || Error::config("groups", format!("{name} is in no group"));
+            return listed.get(name).copied().ok_or_else(unlisted);
+        }
         let group = self.groups.iter().find(|g| matches(&g.parameters, name));
         let mut settings = group.map(|g| g.settings.clone()).unwrap_or_default();
         let decays = match self.decay {
@@ -97,6 +169,12 @@ impl Groups {
         }))
     }
 
+    /// Number of groups met so far.
+    #[allow(clippy::len_without_is_empty, reason = "a run has a group")]
+    pub fn len(&self) -> usize {
+        self.distinct.len()
+    }
+
     /// The rule that a group is trained with.
     pub fn rule(&self, group: usize) -> &dyn Rule {
         self.distinct[group].rule()
@@ -104,6 +182,9 @@ impl Groups {
 
     /// True if every optimizer of the run steps each element by itself ([`super::UpdateRule::by_element`]).
     pub fn by_element(&self) -> bool {
+        if self.listed.is_some() {
+            return self.distinct.iter().all(|o| o.rule().by_element());
+        }
         let others = self.groups.iter().map(|g| self.base.with(g.settings.clone()));
         self.base.rule().by_element() && others.into_iter().all(|o| o.is_ok_and(|o| o.rule().by_element()))
     }
@@ -180,6 +261,34 @@ mod tests {
         };
         wrong(r#"[{"parameters": "*", "learning_rate": 0.1}]"#);
         wrong(r#"[{"parameters": "*", "lr": -0.1}]"#);
+    }
+
+    #[test]
+    fn listed_groups_stay_apart_and_change_each_by_itself() {
+        let group = |names: &[&str], json: &str| ListedGroup {
+            parameters: names.iter().map(|n| n.to_string()).collect(),
+            optimizer: serde_json::from_str(json).unwrap(),
+        };
+        let adamw = r#"{"name": "adamw", "weight_decay": 0.5}"#;
+        let mut g = Groups::listed(&[group(&["a", "b"], adamw), group(&["c"], adamw)]).unwrap();
+        let ty = TensorType::new(DType::F32, [2usize]);
+        assert_eq!(["a", "b", "c"].map(|name| g.of(name, &ty).unwrap()), [0, 0, 1]);
+        assert!(g.of("d", &ty).unwrap_err().to_string().contains("d is in no group"));
+        let values = g.listed_values(&[(0.5, 1), (0.25, 3)]).unwrap();
+        assert_eq!((values[0][0], values[1][0]), (0.75, 0.875), "1 − lr · weight_decay");
+        assert!(g.listed_values(&[(0.5, 1)]).is_err());
+        let other = |json: &str| serde_json::from_str::<Optimizer>(json).unwrap();
+        let new = [other(adamw), other(r#"{"name": "adamw", "weight_decay": 0.0}"#)];
+        g.change(&new).unwrap();
+        assert_eq!(g.listed_values(&[(0.5, 1), (0.25, 3)]).unwrap()[1][0], 1.0);
+        for json in [
+            r#"{"name": "adamw", "amsgrad": true}"#,
+            r#"{"name": "adam"}"#,
+            r#"{"name": "adamw", "eps": -1}"#,
+        ] {
+            assert!(g.change(&[other(adamw), other(json)]).is_err(), "{json}");
+        }
+        assert!(Groups::listed(&[group(&["a", "a"], adamw)]).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 mod groups;
 mod table;
 
-pub use groups::{Decay, Group, Groups};
+pub use groups::{Decay, Group, Groups, ListedGroup};
 pub use table::{Range, Rates, Setting, SettingTable};
 
 use crate::error::{Error, Result};

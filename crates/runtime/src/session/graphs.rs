@@ -29,6 +29,14 @@ pub(super) fn training<'a>(
     }
 }
 
+/// The groups that the settings ask for.
+pub(super) fn groups(t: &Training) -> Result<Groups> {
+    match &t.listed {
+        Some(listed) => Groups::listed(listed),
+        None => Groups::new(t.optimizer.clone(), t.groups.clone(), t.decay),
+    }
+}
+
 /// Options of a forward pass in evaluation mode.
 pub(super) fn evaluation(precision: &Properties) -> Options<'static> {
     Options { goal: Goal::Evaluate, precision: precision.clone(), ..Options::default() }

@@ -12,15 +12,18 @@ mod state;
 mod tensors;
 mod trace;
 mod underflow;
+mod update;
 
 pub use model::ModelTensor;
 pub use planned::{MemoryUse, Planned};
+pub use state::Lend;
 
 pub use trace::Culprit;
 pub use underflow::Underflow;
+pub use update::Update;
 
 use crate::error::{Error, Result};
-use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
+use crate::optim::{Clip, Decay, Group, Groups, ListedGroup, Optimizer};
 use headwater_core::compile::{CompiledGraph, Options};
 use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::{InputRole, NodeId, Origin};
@@ -29,9 +32,7 @@ use headwater_core::pass::differentiate::NoGradient;
 use headwater_core::pass::instrument::{FAULT, Fault, Probe};
 use headwater_core::pass::narrow_integers::check_words;
 use headwater_core::pass::precision::{PrecisionSettings, Properties};
-use headwater_core::pass::split_wide::scalar_value;
 use headwater_core::plan::{Plan, Segment};
-use headwater_core::train::update;
 use headwater_core::train::{BucketLayout, BucketSize, Master, MomentForm, SparseEmbeddings, StateKey};
 use headwater_core::{DType, Graph, Tensor, TensorType};
 use layout::StateLayout;
@@ -76,6 +77,9 @@ pub struct Training {
     pub groups: Vec<Group>,
     /// Which parameters decay.
     pub decay: Decay,
+    /// Groups that name every trained parameter and whose settings change from step to step, in place of the
+    /// three above; see [`Session::update_groups`].
+    pub listed: Option<Vec<ListedGroup>>,
     /// Limits of the gradients.
     pub clip: Clip,
     /// Micro-batches summed into one step; at least 1.
@@ -107,6 +111,7 @@ impl Default for Training {
             optimizer: Optimizer::default(),
             groups: Vec::new(),
             decay: Decay::default(),
+            listed: None,
             clip: Clip::default(),
             accumulate: 1,
             precision: PrecisionSettings::default(),
@@ -176,17 +181,6 @@ impl Moments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramId(usize);
 
-/// The outcome of an update.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Update {
-    /// Global L2 norm of the gradients (mean over the micro-batches), before clipping.
-    pub norm: f64,
-    /// Largest magnitude of an element of it.
-    pub largest: f64,
-    /// False if the gradients were not finite: nothing was changed.
-    pub applied: bool,
-}
-
 /// See the module's description.
 pub struct Session {
     device: Arc<dyn Device>,
@@ -230,10 +224,25 @@ impl Session {
     /// `Model` if a tensor is missing or has the wrong size, `Config` for settings out of range, and what the
     /// passes and the device refuse.
     pub fn new(device: Arc<dyn Device>, model: SessionModel, training: Option<Training>) -> Result<Session> {
+        Session::with_memory(device, model, training, &mut |_| None)
+    }
+
+    /// As [`Session::new`], with segments of the state in memory of somebody else, who keeps it:
+    /// [`Session::place`] tells where a tensor lies. What is written there between two calls of the session's
+    /// methods is read by the next.
+    ///
+    /// # Errors
+    /// As [`Session::new`]; refusals of [`Device::borrow`].
+    pub fn with_memory(
+        device: Arc<dyn Device>,
+        model: SessionModel,
+        training: Option<Training>,
+        lend: Lend,
+    ) -> Result<Session> {
         let Some(settings) = training else {
             let (layout, tensors) = (BucketLayout::default(), tensors(model.graph));
             let state = StateLayout::new(device.target(), &layout, &tensors, &written(model.graph), None);
-            let mut session = Session::empty(device, state, layout, tensors, Properties::default())?;
+            let mut session = Session::empty(device, state, layout, tensors, Properties::default(), lend)?;
             session.load(model)?;
             return Ok(session);
         };
@@ -244,7 +253,7 @@ impl Session {
         let (Some(groups), Some(update)) = (groups, update) else {
             return Err(Error::Model("a step was planned without its update".into()));
         };
-        let mut session = Session::empty(device, state, layout, tensors, precision)?;
+        let mut session = Session::empty(device, state, layout, tensors, precision, lend)?;
         (session.sparse, session.missing) = (sparse, missing);
         let program = session.add(program)?;
         session.load(model)?;
@@ -263,10 +272,11 @@ impl Session {
         layout: BucketLayout,
         tensors: Vec<ModelTensor>,
         precision: Properties,
+        lend: Lend,
     ) -> Result<Session> {
         Ok(Session {
             arena: device.alloc(0, Content::Undefined)?,
-            state: State::new(device.as_ref(), state)?,
+            state: State::new(device.as_ref(), state, lend)?,
             programs: Vec::new(),
             layout,
             sparse: Vec::new(),
@@ -327,14 +337,19 @@ impl Session {
     /// Loads a plan, with an arena that is large enough.
     fn add(&mut self, bound: BoundProgram) -> Result<ProgramId> {
         self.rematerialized = bound.rematerialized.or(self.rematerialized);
+        let program = self.loaded(bound)?;
+        self.programs.push(program);
+        Ok(ProgramId(self.programs.len() - 1))
+    }
+
+    fn loaded(&mut self, bound: BoundProgram) -> Result<Program> {
         let program = Program::load(self.device.as_ref(), bound.plan, bound.interface)?;
         if program.arena() > self.arena.bytes() {
             // The old arena goes first: both would not always fit.
             self.arena = self.device.alloc(0, Content::Undefined)?;
             self.arena = self.device.alloc(program.arena(), Content::Undefined)?;
         }
-        self.programs.push(program);
-        Ok(ProgramId(self.programs.len() - 1))
+        Ok(program)
     }
 
     /// Compiles a graph with probes; also returns these and the origins that they name.
@@ -446,35 +461,6 @@ impl Session {
         self.programs[program.0].run(&mut self.state, &self.arena)
     }
 
-    /// Updates the parameters from the gradients, with learning rate `lr`.
-    ///
-    /// # Errors
-    /// `Model` in a session for evaluation; what the device reports.
-    pub fn update(&mut self, lr: f64) -> Result<Update> {
-        let t = self.training()?;
-        let (program, step) = (t.update, t.applied + 1);
-        let unscale = t.unscale();
-        let mut numbers = Vec::new();
-        for (i, bucket) in self.layout.buckets.iter().enumerate() {
-            let scalars = t.groups.rule(bucket.group).scalars().into_iter();
-            for (name, x) in scalars.zip(t.groups.values(bucket.group, step, lr)) {
-                numbers.push((self.state.slot(&StateKey::Scalar(i, name.into()))?.clone(), x));
-            }
-        }
-        numbers.into_iter().try_for_each(|(slot, x)| self.state.write_number(&slot, x))?;
-        self.run(program)?;
-        let number = |i: usize| Ok::<f64, Error>(scalar_value(&self.output(program, i)?));
-        let update = Update {
-            norm: number(update::NORM)?,
-            largest: number(update::LARGEST)? * unscale,
-            applied: number(update::APPLIED)? != 0.0,
-        };
-        if let Some(t) = &mut self.training {
-            t.applied += update.applied as u64;
-        }
-        Ok(update)
-    }
-
     /// Sets what the loss is multiplied by in the next runs, and its gradients divided by in the next update.
     /// Has an effect in sessions whose [`Training::scaled`] is set; in others it must stay 1.
     ///
@@ -492,6 +478,16 @@ impl Session {
             self.state.write_number(&slot, x)?;
         }
         Ok(())
+    }
+
+    /// Place of a tensor of the state: the position of its segment among [`Session::segments`], its first
+    /// byte there, its type.
+    ///
+    /// # Errors
+    /// `Model` if there is no such tensor.
+    pub fn place(&self, key: &StateKey) -> Result<(usize, usize, &TensorType)> {
+        let slot = self.state.slot(key)?;
+        Ok((slot.place.segment.0 as usize - 1, slot.place.offset, &slot.ty))
     }
 
     /// Turns the fault of [`Training::fault`] on or off.

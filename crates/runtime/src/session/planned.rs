@@ -42,6 +42,24 @@ pub(super) fn bound(
     Ok(BoundProgram { rematerialized: compiled.rematerialized, plan: compiled.into_plan()?, interface })
 }
 
+/// Plans a graph that works on the state alone.
+fn updating(graph: Graph, state: &StateLayout, target: &Target) -> Result<BoundProgram> {
+    bound(graph, &graphs::update(), target, |compiled| Interface::bind(state, &compiled.graph))
+}
+
+/// Plans the update with the settings of `groups`.
+pub(super) fn update(
+    layout: &BucketLayout,
+    groups: &Groups,
+    settings: &Training,
+    state: &StateLayout,
+    target: &Target,
+) -> Result<BoundProgram> {
+    let accumulate = settings.accumulate > 1;
+    let graph = update_graph(layout, |g| groups.rule(g), settings.clip, accumulate, target.saturating)?;
+    updating(graph, state, target)
+}
+
 /// Memory by kind, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryUse {
@@ -117,7 +135,7 @@ impl Planned {
         watch: Option<Watch>,
     ) -> Result<Planned> {
         let precision = settings.precision.properties(target)?;
-        let mut groups = Groups::new(settings.optimizer.clone(), settings.groups.clone(), settings.decay)?;
+        let mut groups = graphs::groups(settings)?;
         check_clip(settings.clip)?;
         if settings.accumulate == 0 {
             return Err(Error::config("accumulate", "must be at least 1"));
@@ -143,17 +161,8 @@ impl Planned {
         })?;
         let unbound = || Error::Model("a graph was not bound".into());
         let (layout, tensors, state, sparse, missing) = made.ok_or_else(unbound)?;
-        let updating = |graph: Graph| {
-            bound(graph, &graphs::update(), target, |compiled| Interface::bind(&state, &compiled.graph))
-        };
-        let update = updating(update_graph(
-            &layout,
-            |g| groups.rule(g),
-            settings.clip,
-            accumulate,
-            target.saturating,
-        )?)?;
-        let zero = accumulate.then(|| updating(zero_graph(&layout)?)).transpose()?;
+        let update = update(&layout, &groups, settings, &state, target)?;
+        let zero = accumulate.then(|| updating(zero_graph(&layout)?, &state, target)).transpose()?;
         let (groups, update) = (Some(groups), Some(update));
         let planned =
             Planned { state, layout, tensors, precision, groups, sparse, missing, program, update, zero };

@@ -3,11 +3,14 @@
 use super::layout::{Slot, StateLayout};
 use crate::error::{Error, Result};
 use headwater_core::Tensor;
-use headwater_core::device::{Buffer, Content, Device, Stream};
+use headwater_core::device::{Buffer, Content, Device, Foreign, Stream};
 use headwater_core::pass::split_wide::scalar_bytes;
 use headwater_core::plan::{Segment, SegmentId};
 use headwater_core::train::StateKey;
 use std::sync::Arc;
+
+/// Gives memory of somebody else for a segment of the state, or none. Its bytes are zero.
+pub type Lend<'a> = &'a mut dyn FnMut(&Segment) -> Option<Box<dyn Foreign>>;
 
 /// Memory in segments.
 pub(crate) struct State {
@@ -23,9 +26,25 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Memory on a device: zeros, but for tensors that begin with another number.
-    pub fn new(device: &dyn Device, layout: StateLayout) -> Result<State> {
-        let memory = layout.segments().map(|s| Ok(device.alloc(s.bytes, Content::Zero)?));
+    /// Memory on a device, that of `lend` where it gives some: zeros, but for tensors that begin with another
+    /// number.
+    ///
+    /// # Errors
+    /// `Model` for lent memory of another size; what the device refuses.
+    pub fn new(device: &dyn Device, layout: StateLayout, lend: Lend) -> Result<State> {
+        let memory = layout.segments().map(|s| {
+            let Some(foreign) = lend(s) else { return Ok(device.alloc(s.bytes, Content::Zero)?) };
+            let buffer = device.borrow(foreign)?;
+            match buffer.bytes() == s.bytes {
+                true => Ok(buffer),
+                false => Err(Error::Model(format!(
+                    "{} has {} bytes, {} were lent",
+                    s.name,
+                    s.bytes,
+                    buffer.bytes()
+                ))),
+            }
+        });
         let memory = memory.collect::<Result<Vec<_>>>()?;
         let scalars = layout.scalars.and_then(|s| layout.segments().nth(s.0 as usize - 1));
         let scalars = vec![0; scalars.map_or(0, |s| s.bytes)];

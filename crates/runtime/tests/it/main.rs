@@ -5,6 +5,7 @@ mod common;
 mod data;
 mod faults;
 mod lengths;
+mod lent;
 mod moments;
 mod optimizers;
 mod precision;

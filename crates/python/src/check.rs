@@ -1,0 +1,159 @@
+//! The first step beside PyTorch's eager mode: loss and gradients within bounds derived from the graph.
+//!
+//! Both sides compute in f32, and each may be off by its bound. A bound relative to a value's own size is
+//! tried first. What exceeds it is judged by runs that round at random ([`bound::rounded`]), which show what
+//! roundings do to a gradient whose terms cancel.
+
+use crate::error::Failure;
+use crate::memory::{Contents, view};
+use headwater_core::compile::{self, CompiledGraph, Options};
+use headwater_core::device::Device;
+use headwater_core::evaluate::{Loaded, evaluate};
+use headwater_core::graph::{Graph, InputRole};
+use headwater_core::pass::{self, bound};
+use headwater_core::{DType, Tensor};
+use headwater_cpu::Cpu;
+use headwater_runtime::session::{Session, Weights};
+
+/// Name, relative error, and the bound that it exceeds.
+pub(crate) type Difference = (String, f64, f64);
+
+/// Name of the loss among the differences.
+const LOSS: &str = "loss";
+
+/// The batch, and the model's tensors before it.
+pub(crate) struct Inputs {
+    pub tensors: Contents,
+    /// Addresses of what the user feeds, in order.
+    pub feeds: Vec<usize>,
+}
+
+/// Compares the loss `got` and the gradients in `session` with PyTorch's. `forward` is the graph that was
+/// run; all tensors of `gradients` are contiguous and f32.
+pub(crate) fn compare(
+    session: &Session,
+    forward: &Graph,
+    inputs: &Inputs,
+    got: f64,
+    loss: f64,
+    gradients: &Contents,
+) -> Result<Vec<Difference>, Failure> {
+    let cpu = Cpu::start(1)?;
+    let (step, _) = compiled(forward, DType::F32, &cpu)?;
+    let bounds = bound::error_bounds(&step, cpu.target(), false);
+    let mut found = Vec::new();
+    // Position among the outputs, the distance, the size of PyTorch's, and what it allows.
+    let mut suspects: Vec<(usize, String, f64, f64, f64)> = Vec::new();
+    for (at, output) in step.outputs.iter().enumerate() {
+        let bound = 2.0 * bounds[output.value.0 as usize];
+        let (name, got, want) = if at == 0 {
+            (LOSS.to_string(), vec![got], vec![loss])
+        } else {
+            let Some(name) = output.name.strip_prefix("grad.") else { continue };
+            let Some(bytes) = gradients.bytes(name) else {
+                found.push((format!("{name}: PyTorch has no gradient"), f64::INFINITY, bound));
+                continue;
+            };
+            let want = bytes.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]) as f64);
+            (name.to_string(), session.gradient(name)?.to_f64(), want.collect::<Vec<f64>>())
+        };
+        let (apart, size) = (distance(&got, &want), norm(&want));
+        let within = apart <= bound * size;
+        if !within {
+            suspects.push((at, name, apart, size, bound * size));
+        }
+    }
+    if suspects.is_empty() {
+        return Ok(found);
+    }
+    let drawn = drawn(forward, &step, inputs, &cpu)?;
+    for (at, name, apart, size, relative) in suspects {
+        let allowed = relative.max(drawn[at].norm);
+        let within = apart <= allowed;
+        if !within {
+            // Relative to PyTorch's own size, where it has one.
+            let unit = if size > 0.0 { size } else { 1.0 };
+            found.push((name, apart / unit, allowed / unit));
+        }
+    }
+    Ok(found)
+}
+
+/// The training step of a graph in one float dtype: before simplification, and as it runs.
+fn compiled(forward: &Graph, dtype: DType, cpu: &Cpu) -> Result<(Graph, CompiledGraph), Failure> {
+    let options = Options { upcast: Some(dtype), ..Options::default() };
+    Ok(compile::unfolded(forward.clone(), &options, cpu.target())?)
+}
+
+/// Runs that round at random.
+const RUNS: usize = 16;
+
+/// By output of `step`, a bound of the distance of two results in f32.
+fn drawn(forward: &Graph, step: &Graph, inputs: &Inputs, cpu: &Cpu) -> Result<Vec<bound::Bound>, Failure> {
+    let exact = compiled(forward, DType::F64, cpu)?.1.graph;
+    let exact = evaluate(cpu, &exact, &feed(forward, &exact, inputs, [0.0, 0.0])?)?;
+    let spread =
+        |(i, t): (usize, &Tensor)| bound::Spread::new(t.to_f64(), step.ty(step.outputs[i].value).dtype);
+    let mut spreads: Vec<bound::Spread> = exact.iter().enumerate().map(spread).collect();
+    let random = pass::fuse(bound::rounded(step, cpu.target())?, cpu.target())?;
+    let mut loaded = Loaded::new(cpu, &random)?;
+    for run in 0..=RUNS {
+        // The first rounds to nearest.
+        let rounding = if run == 0 { [0.0, 0.0] } else { [bound::function(run), 1.0] };
+        let results = loaded.run(&feed(forward, &random, inputs, rounding)?)?;
+        for (spread, t) in spreads.iter_mut().zip(&results) {
+            if run == 0 { spread.nearest(&t.to_f64()) } else { spread.add(&t.to_f64()) }
+        }
+    }
+    // One bound for each side.
+    Ok(spreads.iter().map(|s| s.bound(2.0)).collect())
+}
+
+/// The inputs of a step's graph: the model's tensors and the batch, in the graph's dtypes, and the rounding.
+fn feed(forward: &Graph, graph: &Graph, inputs: &Inputs, rounding: [f64; 2]) -> Result<Vec<Tensor>, Failure> {
+    let users = forward.inputs.iter().filter(|i| i.role == InputRole::User);
+    let mut users = users.zip(&inputs.feeds);
+    let one = |input: &headwater_core::graph::Input| {
+        let want = graph.ty(input.value);
+        let lacks = || Failure::new("HW-R003", format!("the check lacks {}", input.name));
+        let own = || forward.input(&input.name).map(|i| forward.ty(i.value)).ok_or_else(lacks);
+        Ok(match input.role {
+            InputRole::Rng | InputRole::State => {
+                let number = bound::ROUNDING.iter().position(|n| *n == input.name);
+                Tensor::full(want, number.map_or(0.0, |n| rounding[n]))
+            }
+            InputRole::User => {
+                let (given, &at) = users.next().ok_or_else(lacks)?;
+                let ty = forward.ty(given.value);
+                // SAFETY: Python keeps the batch for the call; its sizes are the graph's.
+                Tensor::from_bytes(ty, unsafe { view(at, ty.bytes()) }).cast(want.dtype)
+            }
+            // As a session stores them: numbers of masks beyond f32 become its largest.
+            InputRole::Buffer { .. } | InputRole::Constant => {
+                let tensor = inputs.tensors.tensor(&input.name, own()?)?;
+                let stored = if tensor.dtype().is_float() { DType::F32 } else { tensor.dtype() };
+                tensor.cast_saturating(stored).cast(want.dtype)
+            }
+            _ => inputs.tensors.tensor(&input.name, own()?)?.cast(want.dtype),
+        })
+    };
+    graph.inputs.iter().map(one).collect()
+}
+
+/// Euclidean distance; infinite where one is not finite and the other differs.
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    if a.len() != b.len() {
+        return f64::INFINITY;
+    }
+    let apart = |(a, b): (&f64, &f64)| if a == b || (a.is_nan() && b.is_nan()) { 0.0 } else { a - b };
+    let apart: Vec<f64> = a.iter().zip(b).map(apart).collect();
+    if apart.iter().all(|x| x.is_finite()) { norm(&apart) } else { f64::INFINITY }
+}
+
+fn norm(x: &[f64]) -> f64 {
+    let largest = x.iter().fold(0.0f64, |a, b| a.max(b.abs()));
+    if largest == 0.0 || !largest.is_finite() {
+        return largest;
+    }
+    largest * x.iter().map(|v| (v / largest).powi(2)).sum::<f64>().sqrt()
+}

@@ -1,0 +1,31 @@
+//! The Python module `headwater._headwater`: the part of the package that computes. `python/headwater` is the
+//! rest of it.
+//!
+//! A forward graph arrives as PyTorch's JSON, tensors by their addresses. State lies in memory that Python
+//! lends, so PyTorch sees the bytes that plans write. Nothing of PyTorch is linked. Every call goes through
+//! [`error::guarded`]: the interpreter lock is free while it runs, errors become exceptions with their code,
+//! and a panic becomes a `RuntimeError`.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+#![allow(unsafe_code)]
+
+mod check;
+mod error;
+mod memory;
+mod program;
+mod step;
+
+use pyo3::prelude::*;
+
+/// Fails on purpose, to try out what a caller sees.
+#[pyfunction]
+fn _fail(py: Python, message: String) -> PyResult<()> {
+    error::guarded(py, || panic!("{message}"))
+}
+
+#[pymodule]
+fn _headwater(module: &Bound<PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(_fail, module)?)?;
+    module.add_class::<program::Program>()?;
+    module.add_class::<step::Step>()
+}

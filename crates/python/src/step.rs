@@ -1,0 +1,267 @@
+//! A training step on memory that Python lends: programs of several captures on one state.
+
+use crate::check::{self, Difference};
+use crate::error::{Failure, guarded};
+use crate::memory::{Contents, lend, view};
+use crate::program::{Program, draws};
+use headwater_core::device::Foreign;
+use headwater_core::graph::InputRole;
+use headwater_core::plan::Segment;
+use headwater_core::train::StateKey;
+use headwater_cpu::Cpu;
+use headwater_runtime::optim::{Clip, ListedGroup, Optimizer};
+use headwater_runtime::session::{ProgramId, Session, SessionModel, Training};
+use pyo3::prelude::*;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Name to address and size in bytes.
+type Addresses = HashMap<String, (usize, usize)>;
+
+/// Role of a tensor and its name, to segment and byte.
+type Places = HashMap<(String, String), (usize, usize)>;
+
+/// The device of the process, one pool of threads for all steps with as many. A forked child makes its own.
+fn device(threads: usize) -> Result<Arc<Cpu>, Failure> {
+    static OPEN: Mutex<Option<(u32, usize, Arc<Cpu>)>> = Mutex::new(None);
+    let key = (std::process::id(), threads);
+    let mut open = OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some((process, count, cpu)) = &*open
+        && (*process, *count) == key
+    {
+        return Ok(cpu.clone());
+    }
+    let cpu = Arc::new(Cpu::start(threads)?);
+    *open = Some((key.0, key.1, cpu.clone()));
+    Ok(cpu)
+}
+
+fn optimizer(json: &str) -> Result<Optimizer, Failure> {
+    serde_json::from_str(json).map_err(|e| Failure::new("HW-R004", format!("optimizer: {e}")))
+}
+
+struct Inner {
+    session: Session,
+    programs: Vec<ProgramId>,
+}
+
+impl Inner {
+    /// Runs forward and backward on a micro-batch, which is the first of a step if `begins`, and gives the
+    /// loss.
+    fn gradients(
+        &mut self,
+        program: ProgramId,
+        feeds: &[usize],
+        key: (u64, u64),
+        begins: bool,
+    ) -> Result<f64, Failure> {
+        self.session.set_rng(key.0, key.1)?;
+        let types: Vec<usize> = self.session.inputs(program).map(|(_, ty)| ty.bytes()).collect();
+        if types.len() != feeds.len() {
+            let message = format!("{} tensors were fed to a program of {}", feeds.len(), types.len());
+            return Err(Failure::new("HW-R003", message));
+        }
+        // SAFETY: Python feeds contiguous tensors of the sizes that the program was captured with, which
+        // dynamo's guards watch, and keeps them for the call.
+        let feeds = feeds.iter().zip(types).map(|(&at, bytes)| unsafe { view(at, bytes) });
+        let feeds: Vec<&[u8]> = feeds.collect();
+        if begins {
+            self.session.begin_step()?;
+        }
+        self.session.gradients(program, &feeds)?;
+        let loss = self.session.output(program, 0)?.to_f64();
+        loss.first().copied().ok_or_else(|| Failure::new("HW-R007", "the loss has no element"))
+    }
+
+    fn program(&self, number: usize) -> Result<ProgramId, Failure> {
+        let found = self.programs.get(number).copied();
+        found.ok_or_else(|| Failure::new("HW-R007", format!("there is no program {number}")))
+    }
+}
+
+/// Forward, backward and update as plans on shared state.
+#[pyclass(frozen, module = "headwater._headwater")]
+pub(crate) struct Step {
+    inner: Mutex<Inner>,
+    /// Places of parameters, buffers, gradients and moments in the segments that were lent.
+    #[pyo3(get)]
+    places: Places,
+    /// Names of the segments, in their order.
+    #[pyo3(get)]
+    segments: Vec<String>,
+    /// Parameters that are trained.
+    #[pyo3(get)]
+    trained: Vec<String>,
+    /// Parameters that get no gradient, and why.
+    #[pyo3(get)]
+    missing: Vec<(String, String)>,
+    /// Bytes of state, arena and what programs are fed and return.
+    #[pyo3(get)]
+    planned_bytes: usize,
+}
+
+impl Step {
+    fn lock(&self) -> Result<MutexGuard<'_, Inner>, Failure> {
+        let broken = |_| {
+            Failure::new(
+                "HW-R007",
+                "an earlier call of this step failed by a fault of Headwater: make a new step",
+            )
+        };
+        self.inner.lock().map_err(broken)
+    }
+}
+
+#[pymethods]
+impl Step {
+    /// `tensors` are the first contents of the program's parameters, buffers and constants; `groups` the
+    /// optimizer's settings, in JSON, with names of parameters; `memory(name, bytes)` gives an address and
+    /// the object that holds it.
+    #[new]
+    #[pyo3(signature = (program, tensors, groups, *, clip_norm, accumulate, threads, memory))]
+    #[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]
+    fn new(
+        py: Python,
+        program: &Program,
+        tensors: Addresses,
+        groups: Vec<(String, Vec<String>)>,
+        clip_norm: Option<f64>,
+        accumulate: u32,
+        threads: usize,
+        memory: Py<PyAny>,
+    ) -> PyResult<Step> {
+        let graph = program.graph.clone();
+        guarded(py, move || {
+            let listed = groups
+                .into_iter()
+                .map(|(json, parameters)| Ok(ListedGroup { parameters, optimizer: optimizer(&json)? }));
+            let training = Training {
+                listed: Some(listed.collect::<Result<_, Failure>>()?),
+                clip: Clip { norm: clip_norm, value: None },
+                accumulate,
+                ..Training::default()
+            };
+            let refused = RefCell::new(None);
+            let mut lender = |segment: &Segment| -> Option<Box<dyn Foreign>> {
+                // Numbers of the step are the session's own.
+                if segment.bytes == 0 || segment.name == "scalars" || refused.borrow().is_some() {
+                    return None;
+                }
+                lend(&memory, segment).map_err(|e| *refused.borrow_mut() = Some(e)).ok()
+            };
+            let contents = Contents::new(tensors);
+            let model = SessionModel { graph: &graph, weights: &contents };
+            let session = Session::with_memory(device(threads)?, model, Some(training), &mut lender);
+            if let Some(e) = refused.into_inner() {
+                return Err(Failure::Python(e));
+            }
+            let session = session?;
+            let programs = vec![session.program()?];
+            let trained = session.layout().entries().map(|(_, e)| e.name.clone()).collect();
+            let missing = session.missing().iter().map(|m| (m.parameter.clone(), m.reason.clone())).collect();
+            let segments = session.segments().map(|s| s.name.clone()).collect();
+            let (places, planned_bytes) = (places(&session)?, session.planned_bytes());
+            let inner = Mutex::new(Inner { session, programs });
+            Ok(Step { inner, places, segments, trained, missing, planned_bytes })
+        })
+    }
+
+    /// Adds the program of another capture on the same state, and gives its number.
+    fn add(&self, py: Python, program: &Program) -> PyResult<usize> {
+        let graph = program.graph.clone();
+        guarded(py, move || {
+            let mut inner = self.lock()?;
+            let added = inner.session.training_program(&graph)?;
+            inner.programs.push(added);
+            Ok(inner.programs.len() - 1)
+        })
+    }
+
+    /// Runs forward and backward on a micro-batch; gives the loss. `key`: of random numbers.
+    fn gradients(
+        &self,
+        py: Python,
+        program: usize,
+        feeds: Vec<usize>,
+        key: (u64, u64),
+        begins: bool,
+    ) -> PyResult<f64> {
+        guarded(py, move || {
+            let mut inner = self.lock()?;
+            let program = inner.program(program)?;
+            inner.gradients(program, &feeds, key, begins)
+        })
+    }
+
+    /// Updates with the rate and the number of the step of each group; gives the norm of the gradients, and
+    /// whether they were finite: if not, nothing was changed.
+    fn update(&self, py: Python, groups: Vec<(f64, u64)>) -> PyResult<(f64, bool)> {
+        guarded(py, move || {
+            let update = self.lock()?.session.update_groups(&groups)?;
+            Ok((update.norm, update.applied))
+        })
+    }
+
+    /// Other settings of the groups: the update is planned anew.
+    fn set_groups(&self, py: Python, settings: Vec<String>) -> PyResult<()> {
+        guarded(py, move || {
+            let settings = settings.iter().map(|json| optimizer(json)).collect::<Result<Vec<_>, _>>()?;
+            Ok(self.lock()?.session.set_groups(&settings)?)
+        })
+    }
+
+    /// Compares the loss and gradients of a batch, without dropout, with those of PyTorch in eager mode;
+    /// gives what differs. `tensors` are the contents of the model's tensors before the batch.
+    #[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]
+    fn check(
+        &self,
+        py: Python,
+        number: usize,
+        program: &Program,
+        feeds: Vec<usize>,
+        tensors: Addresses,
+        loss: f64,
+        gradients: Addresses,
+    ) -> PyResult<Vec<Difference>> {
+        let graph = program.graph.clone();
+        guarded(py, move || {
+            let mut inner = self.lock()?;
+            let mut still = (*graph).clone();
+            let same = headwater_core::pass::without_dropout(&mut still) == 0;
+            if draws(&still)? {
+                let what = "random numbers other than dropout: eager mode draws others, so the first step cannot be compared; \
+                            pass check=False";
+                return Err(Failure::Unsupported(vec![(what.into(), String::new(), String::new())]));
+            }
+            let own = inner.program(number)?;
+            let program = if same { own } else { inner.session.training_program(&still)? };
+            let got = inner.gradients(program, &feeds, (0, 0), true)?;
+            let inputs = check::Inputs { tensors: Contents::new(tensors), feeds };
+            check::compare(&inner.session, &still, &inputs, got, loss, &Contents::new(gradients))
+        })
+    }
+}
+
+/// Places of all that Python sees.
+fn places(session: &Session) -> Result<Places, Failure> {
+    let mut places = Places::new();
+    let mut add = |role: &str, name: &str, key: &StateKey| -> Result<(), Failure> {
+        let (segment, byte, _) = session.place(key)?;
+        places.insert((role.to_string(), name.to_string()), (segment, byte));
+        Ok(())
+    };
+    for t in session.tensors() {
+        match t.role {
+            InputRole::Parameter { .. } => add("parameter", &t.name, &StateKey::Parameter(t.name.clone()))?,
+            InputRole::Buffer { .. } => add("buffer", &t.name, &StateKey::Buffer(t.name.clone()))?,
+            _ => {}
+        }
+    }
+    for (key, _) in session.moments() {
+        if let StateKey::Part(name, headwater_core::train::Kept::Moment(moment)) = &key {
+            add(moment, name, &key)?;
+        }
+    }
+    Ok(places)
+}

@@ -1,0 +1,241 @@
+"""Capture: from a graph of TorchDynamo to a program, or to all reasons why there is none.
+
+TorchDynamo's graph is exported once more by `torch.export`, which turns calls of torch's functions into ATen's operators, and
+written as PyTorch's own JSON, without weights. The model itself is never run for it."""
+
+import copy
+import json
+from dataclasses import dataclass
+from typing import Any, Sequence
+from unittest import mock
+
+import torch
+from torch._export.serde import serialize
+from torch.export.graph_signature import InputKind
+
+from headwater import _headwater
+from headwater.errors import Refusal, Unsupported
+
+DTYPES = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+}
+
+#: Functions of dynamo's graphs that export would drop or take for something else, and what they are.
+LOST = {
+    "_enter_autocast": "an autocast region inside the model",
+    "_exit_autocast": "an autocast region inside the model",
+    "_enter_inference_mode": "torch.inference_mode inside the model",
+    "_exit_inference_mode": "torch.inference_mode inside the model",
+    "_saved_tensors_hooks_disable": "saved-tensor hooks inside the model",
+}
+
+#: Higher-order operators, by what a user calls them; others go by their own name.
+HIGHER_ORDER = {
+    "autograd_function_apply": "a torch.autograd.Function with a backward pass of its own",
+    "register_hook": "a hook on a tensor",
+    "tag_activation_checkpoint": "torch.utils.checkpoint",
+    "wrap_with_autocast": "an autocast region inside the model",
+}
+
+
+@dataclass
+class Described:
+    """A tensor of the model, for `_headwater.Program`."""
+
+    name: str
+    dtype: str
+    sizes: list[int]
+    strides: list[int]
+    offset: int
+    storage: int
+    storage_bytes: int
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor) -> "Described":
+        storage = tensor.untyped_storage()
+        return cls(
+            name,
+            DTYPES[tensor.dtype],
+            list(tensor.shape),
+            list(tensor.stride()),
+            tensor.storage_offset(),
+            # Empty storages have no address: none of them is shared.
+            storage.data_ptr() or id(tensor),
+            storage.nbytes(),
+        )
+
+
+@dataclass
+class Capture:
+    """A captured forward pass whose result is the loss."""
+
+    program: _headwater.Program
+    #: PyTorch's JSON and the model's tensors, from which the program is made.
+    source: tuple[bytes, list[Described]]
+    #: Parameters that the optimizer has: those of the graph among them get gradients.
+    asked: frozenset[str]
+    #: Arguments of the graph that are state: position and name.
+    state: list[tuple[int, str]]
+    #: Positions of the others, in the order in which the program is fed.
+    users: list[int]
+    #: Tensors that the graph itself holds, by name.
+    constants: dict[str, torch.Tensor]
+
+    def train(self, asked: set[str]) -> None:
+        """Lets other parameters get gradients, where the optimizer has others than before."""
+        if asked != self.asked:
+            self.program = _headwater.Program(*self.source, asked)
+            self.asked = frozenset(asked)
+
+
+def capture(
+    graph: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    names: dict[int, str],
+    trained: set[str],
+) -> Capture:
+    """Captures a graph of dynamo. `names`: of parameters and buffers by identity; `trained`: parameters that get gradients."""
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    refusals = _lost(graph) + _operands(placeholders, examples, names)
+    outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+    refusals += _results(outputs)
+    if refusals:
+        raise Unsupported(refusals)
+    state = [(i, names[id(e)]) for i, e in enumerate(examples) if id(e) in names]
+    users = [i for i, e in enumerate(examples) if id(e) not in names]
+    held = {f"p{i}": examples[i] for i, _ in state}
+    module = _Exported(graph, len(examples), held)
+    # Ambient settings are not the model's: `_headwater` applies none.
+    with torch.autocast("cpu", enabled=False), torch.enable_grad():
+        try:
+            exported = torch.export.export(module, tuple(examples[i] for i in users), strict=False)
+        except Exception as e:
+            raise Unsupported([Refusal(f"torch.export: {_first_line(e)}")]) from e
+    renamed = {f"p{i}": name for i, name in state}
+    constants = {}
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind is not InputKind.USER_INPUT and spec.target not in renamed:
+            tensor = exported.constants.get(spec.target, exported.state_dict.get(spec.target))
+            if isinstance(tensor, torch.Tensor):
+                constants[spec.target] = tensor
+    described = [Described.of(name, examples[i]) for i, name in state]
+    described += [Described.of(name, tensor) for name, tensor in constants.items()]
+    source = (_json(exported, renamed), described)
+    program = _headwater.Program(*source, trained)
+    return Capture(program, source, frozenset(trained), state, users, constants)
+
+
+class _Exported(torch.nn.Module):
+    """A graph of dynamo as a module: state under names, the rest as arguments."""
+
+    def __init__(self, graph: torch.fx.GraphModule, count: int, held: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        for name, tensor in held.items():
+            if isinstance(tensor, torch.nn.Parameter):
+                self.register_parameter(name, tensor)
+            else:
+                self.register_buffer(name, tensor)
+        self.order = [f"p{i}" if f"p{i}" in held else None for i in range(count)]
+        # Dynamo's own graph must stay as it is.
+        self.graph = torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
+
+    def forward(self, *users: Any) -> Any:
+        fed = iter(users)
+        return self.graph(*[next(fed) if name is None else getattr(self, name) for name in self.order])[0]
+
+
+def _json(exported: torch.export.ExportedProgram, renamed: dict[str, str]) -> bytes:
+    """The program as `torch.export.save` writes it, without weights; parameters and buffers under their names in the model."""
+    serializer = serialize.ExportedProgramSerializer()
+    # PyTorch makes a canonical form of the whole program here, to see that it can, and throws it away: most of the time.
+    with mock.patch.object(serialize, "canonicalize", lambda program, *_: program):
+        made = serializer.serialize(
+            exported, serialize_state_dict=False, serialize_constants=False, serialize_example_inputs=False
+        )
+    program = serialize._dataclass_to_dict(made.exported_program)
+    signature = program["graph_module"]["signature"]
+    for spec in signature["input_specs"] + signature["output_specs"]:
+        for entry in spec.values():
+            for key in ("parameter_name", "buffer_name"):
+                if isinstance(entry, dict) and entry.get(key) in renamed:
+                    entry[key] = renamed[entry[key]]
+    return json.dumps(program, cls=serialize.EnumEncoder).encode()
+
+
+def _lost(graph: torch.fx.GraphModule) -> list[Refusal]:
+    """What export would lose, or take for something else."""
+    found = []
+    for node in graph.graph.nodes:
+        if node.op != "call_function":
+            continue
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            name = node.target.name()
+            what = HIGHER_ORDER.get(name, f"the higher-order operator {name}")
+        else:
+            what = LOST.get(getattr(node.target, "__name__", ""), "")
+        if what and all(what != r.what for r in found):
+            found.append(Refusal(what, _module(node), _line(node)))
+    return found
+
+
+def _operands(nodes: Sequence[torch.fx.Node], examples: Sequence[Any], names: dict[int, str]) -> list[Refusal]:
+    """Arguments that a program cannot take."""
+    found = []
+    for node, e in zip(nodes, examples):
+        name = names.get(id(e), node.name)
+        if not isinstance(e, torch.Tensor):
+            found.append(Refusal(f"{name}, an argument of the graph, is of type {type(e).__name__}, not a tensor"))
+        elif type(e) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            found.append(Refusal(f"{name} is a {type(e).__name__}, a subclass of torch.Tensor"))
+        elif e.device.type != "cpu" or e.layout is not torch.strided or e.is_quantized:
+            found.append(Refusal(f"{name} is not a dense tensor on the CPU ({e.layout}, {e.device})"))
+        elif e.dtype not in DTYPES or e.is_conj() or e.is_neg():
+            found.append(Refusal(f"{name} is of {e.dtype}"))
+        elif id(e) not in names and e.requires_grad:
+            found.append(Refusal(f"{name} requires a gradient, and is no parameter of the model or the loss function"))
+        elif isinstance(e, torch.nn.Parameter) and e.dtype is not torch.float32:
+            found.append(Refusal(f"the parameter {name} is of {e.dtype}: only float32 is trained"))
+    return found
+
+
+def _results(outputs: Sequence[Any]) -> list[Refusal]:
+    """The graph must give the loss alone."""
+    first = outputs[0] if outputs else None
+    loss = first.meta.get("example_value") if isinstance(first, torch.fx.Node) else None
+    if not isinstance(loss, torch.Tensor):
+        return [Refusal("the loss is not a tensor that the model computes")]
+    if loss.dim() != 0 or loss.dtype is not torch.float32:
+        return [Refusal(f"the loss is {loss.dtype} of shape {tuple(loss.shape)}: a float32 scalar is expected")]
+    kept = [o for o in outputs[1:] if isinstance(o, torch.fx.Node) and o is not first]
+    what = "a tensor that the model keeps in an attribute or a list"
+    return [Refusal(what, _module(node), _line(node)) for node in kept]
+
+
+def _module(node: torch.fx.Node) -> str:
+    """Path of a node's module, as `named_modules` has it; a loss function's begins with `loss_fn`."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    # Dynamo names the local variable: L['model'].encoder.0
+    return path.replace("L['loss_fn']", "loss_fn", 1).replace("L['model']", "", 1).removeprefix(".")
+
+
+def _line(node: torch.fx.Node) -> str:
+    frames = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
+    if not frames:
+        return ""
+    file, line = frames[-1].split(", ")[:2]
+    return f"{file[6:-1]}:{line.removeprefix('line ')}"
+
+
+def _first_line(e: BaseException) -> str:
+    lines = [line.strip() for line in str(e).splitlines() if line.strip()]
+    return lines[0] if lines else type(e).__name__

@@ -1,0 +1,32 @@
+"""The examples run as they stand: they train, save and resume."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def bert(capsys: pytest.CaptureFixture[str], *args: str) -> dict[int, str]:
+    """Lines that it prints, by step."""
+    argv, sys.argv = sys.argv, ["bert.py", "--layers", "2", *args]
+    try:
+        runpy.run_path(str(EXAMPLES / "bert.py"), run_name="__main__")
+    finally:
+        sys.argv = argv
+    lines = capsys.readouterr().out.splitlines()
+    return {int(m[1]): m[2] for line in lines if (m := re.fullmatch(r"step (\d+): (.*)", line))}
+
+
+def test_bert_trains_saves_and_resumes_to_the_same_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = bert(capsys, "--steps", "40", "--out", str(tmp_path / "whole"))
+    loss = {step: float(re.search(r"loss ([\d.]+)", line)[1]) for step, line in whole.items()}
+    assert loss[40] < 0.8 * loss[10], loss
+    bert(capsys, "--steps", "30", "--out", str(tmp_path / "parts"))
+    resumed = bert(capsys, "--steps", "40", "--out", str(tmp_path / "parts"), "--resume")
+    assert resumed == {40: whole[40]}
