@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 from torch._export.serde import serialize
 from torch.export.graph_signature import InputKind
+from torch.fx import traceback as fx_traceback
 
 from headwater import _headwater
 from headwater.errors import Refusal, Unsupported
@@ -150,7 +151,10 @@ class _Exported(torch.nn.Module):
 
     def forward(self, *users: Any) -> Any:
         fed = iter(users)
-        return self.graph(*[next(fed) if name is None else getattr(self, name) for name in self.order])[0]
+        args = [next(fed) if name is None else getattr(self, name) for name in self.order]
+        # Node by node, so that each operator keeps the module and the line of the model that it comes from.
+        with fx_traceback.preserve_node_meta():
+            return torch.fx.Interpreter(self.graph).run(*args)[0]
 
 
 def _json(exported: torch.export.ExportedProgram, renamed: dict[str, str]) -> bytes:
@@ -162,6 +166,9 @@ def _json(exported: torch.export.ExportedProgram, renamed: dict[str, str]) -> by
             exported, serialize_state_dict=False, serialize_constants=False, serialize_example_inputs=False
         )
     program = serialize._dataclass_to_dict(made.exported_program)
+    for node in program["graph_module"]["graph"]["nodes"]:
+        if stack := node["metadata"].get("nn_module_stack"):
+            node["metadata"]["nn_module_stack"] = _path(stack)
     signature = program["graph_module"]["signature"]
     for spec in signature["input_specs"] + signature["output_specs"]:
         for entry in spec.values():
@@ -223,9 +230,12 @@ def _results(outputs: Sequence[Any]) -> list[Refusal]:
 def _module(node: torch.fx.Node) -> str:
     """Path of a node's module, as `named_modules` has it; a loss function's begins with `loss_fn`."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path = stack[-1][0] if stack else ""
-    # Dynamo names the local variable: L['model'].encoder.0
-    return path.replace("L['loss_fn']", "loss_fn", 1).replace("L['model']", "", 1).removeprefix(".")
+    return _path(stack[-1][0]) if stack else ""
+
+
+def _path(path: str) -> str:
+    """Dynamo begins with the local variable: L['model'].encoder.0"""
+    return path.replace("L['model'].", "").replace("L['model']", "").replace("L['loss_fn']", "loss_fn")
 
 
 def _line(node: torch.fx.Node) -> str:

@@ -22,6 +22,15 @@ class Rounds(torch.autograd.Function):
         return g * 5
 
 
+@torch.library.custom_op("headwater_tests::triple", mutates_args=())
+def triple(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+triple.register_fake(torch.empty_like)
+triple.register_autograd(lambda ctx, g: g * 3)
+
+
 class Odd(torch.nn.Module):
     """A model with one awkward thing in the middle."""
 
@@ -33,7 +42,7 @@ class Odd(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.first(x)
         if self.odd == "function":
-            h = Rounds.apply(h)
+            h = Rounds.apply(h) + h
         elif self.odd == "hook":
             h.register_hook(lambda g: g * 3)
         elif self.odd == "inference_mode":
@@ -59,9 +68,7 @@ class Odd(torch.nn.Module):
         elif self.odd == "print":
             print(end="")
         elif self.odd == "operator":
-            h = h + torch.linalg.matrix_exp(h[:, :5]).sum()
-        elif self.odd == "unpicklable":
-            h = h * 2
+            h = triple(h)
         return self.last(h)
 
 
@@ -76,7 +83,7 @@ REFUSED = {
     "buffer": "keeps in an attribute",
     "branch": "TorchDynamo",
     "print": "TorchDynamo",
-    "operator": "matrix_exp",
+    "operator": "headwater_tests.triple",
 }
 
 
@@ -166,11 +173,7 @@ def test_circumstances_of_a_call() -> None:
 def test_tensors_that_a_program_cannot_take() -> None:
     batch = next(iter(batches(1)))
     model = mlp()
-    model[3].weight = torch.nn.Parameter(model[3].weight.detach().clone())
-    shared = torch.nn.Parameter(torch.zeros(8))
-    model[0].bias = shared
-    model[1].bias = torch.nn.Parameter(torch.zeros(8))
-    model[1].bias.data = shared.data
+    model[1].bias.data = model[1].weight.data
     with pytest.raises(headwater.Unsupported, match="same memory"):
         step_of(model)(*batch)
     with pytest.raises(headwater.Unsupported, match="only float32 is trained"):
@@ -185,13 +188,11 @@ def test_a_derivative_that_is_lost_is_found_by_the_check(monkeypatch: pytest.Mon
     monkeypatch.setattr(capture, "HIGHER_ORDER", {"autograd_function_apply": ""})
     model = Odd("function")
     before = [p.detach().clone() for p in model.parameters()]
-    places = [p.data_ptr() for p in model.parameters()]
     with pytest.raises(headwater.Mismatch) as e:
         step_of(model)(*next(iter(batches(1))))
     assert {name for name, *_ in e.value.differences} == {"first.weight", "first.bias"}
-    assert all(error > 0.5 > bound for _, error, bound in e.value.differences)
+    assert all(0.5 < error < 0.9 and bound < 1e-3 for _, error, bound in e.value.differences), e.value.differences
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
-    assert not set(places) & {0}
 
 
 @pytest.mark.parametrize("factor", [1.01, 1.0001])
