@@ -176,7 +176,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[repr(align(64))]
-    struct Block([u8; 128]);
+    struct Block(#[allow(dead_code, reason = "seen through its address")] [u8; 128]);
 
     /// Lends its block from `skip` on, and says when it is dropped.
     struct Lender {

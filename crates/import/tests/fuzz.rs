@@ -150,7 +150,8 @@ fn given_tensors() {
         let content = |name: &str| &pt2.entries.iter().find(|(n, _)| n == name).unwrap().1;
         let mut doc: Value = serde_json::from_slice(content(MODEL)).unwrap();
         let mut config: Value = serde_json::from_slice(content(WEIGHTS)).unwrap();
-        random.json(if random.one_in(2) { &mut config } else { &mut doc });
+        let tensors = random.one_in(2);
+        random.json(if tensors { &mut config } else { &mut doc });
         let mut json = doc.to_string().into_bytes();
         if random.one_in(8) {
             random.bytes(&mut json);
