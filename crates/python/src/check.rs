@@ -92,8 +92,9 @@ const RUNS: usize = 16;
 fn drawn(forward: &Graph, step: &Graph, inputs: &Inputs, cpu: &Cpu) -> Result<Vec<bound::Bound>, Failure> {
     let exact = compiled(forward, DType::F64, cpu)?.1.graph;
     let exact = evaluate(cpu, &exact, &feed(forward, &exact, inputs, [0.0, 0.0])?)?;
+    // Without a loss scale.
     let spread =
-        |(i, t): (usize, &Tensor)| bound::Spread::new(t.to_f64(), step.ty(step.outputs[i].value).dtype);
+        |(i, t): (usize, &Tensor)| bound::Spread::new(t.to_f64(), step.ty(step.outputs[i].value).dtype, 1.0);
     let mut spreads: Vec<bound::Spread> = exact.iter().enumerate().map(spread).collect();
     let random = pass::fuse(bound::rounded(step, cpu.target())?, cpu.target())?;
     let mut loaded = Loaded::new(cpu, &random)?;
