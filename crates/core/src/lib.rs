@@ -8,6 +8,7 @@
 
 pub mod attr;
 pub mod axes;
+pub mod callable;
 pub mod compile;
 pub mod conformance;
 pub mod device;

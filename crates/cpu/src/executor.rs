@@ -23,6 +23,8 @@ pub(crate) struct Loaded {
     segments: Vec<LoadedSegment>,
     /// Addresses of the segments in the current run.
     bases: Vec<Shared<u8>>,
+    /// Reused by every run, to see whether a buffer is given twice.
+    order: Vec<(usize, usize)>,
     pool: Pool,
     scratch: Scratch,
     failure: Option<Error>,
@@ -99,7 +101,8 @@ impl Loaded {
             .collect();
         let bases = vec![Shared(std::ptr::null_mut()); segments.len()];
         let (pool, seconds) = (pool.clone(), Vec::new());
-        Ok(Loaded { steps, segments, bases, pool, scratch, failure: None, seconds })
+        let order = Vec::with_capacity(segments.len());
+        Ok(Loaded { steps, segments, bases, order, pool, scratch, failure: None, seconds })
     }
 
     /// Checks the memory of a run and notes its addresses.
@@ -115,9 +118,15 @@ impl Loaded {
                 "segment `{name}` has {} bytes, needs {bytes}",
                 own.bytes()
             );
-            let twice = memory[..i].iter().position(|other| Arc::ptr_eq(other, buffer));
-            ensure!(twice.is_none(), Device, "segment `{name}` is given the memory of another");
             self.bases[i] = Shared(own.base());
+        }
+        // By the address of the buffer, with its segment: equal ones become adjacent.
+        self.order.clear();
+        self.order.extend(memory.iter().enumerate().map(|(i, b)| (Arc::as_ptr(b).cast::<u8>().addr(), i)));
+        self.order.sort_unstable();
+        if let Some(pair) = self.order.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let name = &self.segments[pair[1].1].name;
+            return Err(fail!(Device, "segment `{name}` is given the memory of another"));
         }
         Ok(())
     }
@@ -338,7 +347,7 @@ impl Executable for Loaded {
         let all = self.steps.len();
         ensure!(steps.start <= steps.end && steps.end <= all, Device, "the plan has no steps {steps:?}");
         self.bind(memory)?;
-        let Loaded { steps: loaded, segments, bases, pool, scratch, seconds, failure } = self;
+        let Loaded { steps: loaded, segments, bases, pool, scratch, seconds, failure, .. } = self;
         stream.submit(|| {
             let _taken = Taken::new(memory, segments)?;
             for i in steps {

@@ -350,6 +350,10 @@ fn differentiate(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
             pass::vjp(b.finish(), &cotangents, &wanted)?
         }
     };
+    if let GradientRequest::Vjp { outputs, .. } = o.derivative {
+        let named = |ends: Vec<usize>| ends.into_iter().map(|at| outputs[at].to_string()).collect();
+        c.depends = d.depends.into_iter().map(|(input, ends)| (input, named(ends))).collect();
+    }
     (c.graph, c.missing) = (d.graph, d.missing);
     Ok(())
 }

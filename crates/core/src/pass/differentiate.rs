@@ -26,6 +26,8 @@ pub struct Differentiated {
     pub graph: Graph,
     /// Wanted inputs without one.
     pub missing: Vec<NoGradient>,
+    /// Wanted inputs with one: the positions of the cotangents that it is made of, ascending.
+    pub depends: Vec<(String, Vec<usize>)>,
 }
 
 /// Differentiates output `loss` (a scalar float) with respect to every trainable parameter.
@@ -96,21 +98,24 @@ fn append(
     cotangents: &[(ValueId, ValueId)],
     wanted: &[ValueId],
 ) -> Result<Differentiated> {
-    let grads = gradients(&mut b, cotangents, wanted)?;
+    let Flow { grads, ends } = flow(&mut b, cotangents, wanted)?;
     let reaches = reaching(b.graph(), cotangents.iter().map(|c| c.0));
-    let mut missing = Vec::new();
-    for (&v, grad) in wanted.iter().zip(grads) {
+    let (mut missing, mut depends) = (Vec::new(), Vec::new());
+    for ((&v, grad), ends) in wanted.iter().zip(grads).zip(ends) {
         let input = b.graph().input_index(v).ok_or_else(|| fail!(Gradient, "{v} is no input"))?;
         let name = b.graph().inputs[input].name.clone();
         match grad {
-            Some(g) => b.output(format!("grad.{name}"), g, OutputRole::Gradient(v)),
+            Some(g) => {
+                b.output(format!("grad.{name}"), g, OutputRole::Gradient(v));
+                depends.push((name, ends));
+            }
             None => {
                 let reason = why_none(b.graph(), forward, &reaches, end, v);
                 missing.push(NoGradient { parameter: name, reason });
             }
         }
     }
-    Ok(Differentiated { graph: b.finish(), missing })
+    Ok(Differentiated { graph: b.finish(), missing, depends })
 }
 
 /// Appends nodes that compute the gradients of `wanted`, given `seeds` (value, its gradient). `None` where no
@@ -123,6 +128,16 @@ pub fn gradients(
     seeds: &[(ValueId, ValueId)],
     wanted: &[ValueId],
 ) -> Result<Vec<Option<ValueId>>> {
+    Ok(flow(b, seeds, wanted)?.grads)
+}
+
+/// Gradients of wanted values, and for each the positions of the seeds that it is made of.
+struct Flow {
+    grads: Vec<Option<ValueId>>,
+    ends: Vec<Vec<usize>>,
+}
+
+fn flow(b: &mut Builder, seeds: &[(ValueId, ValueId)], wanted: &[ValueId]) -> Result<Flow> {
     let forward = b.graph().nodes.len();
     // needs[v]: v depends on something wanted through differentiable operators.
     let mut needs = vec![false; b.graph().values.len()];
@@ -136,8 +151,14 @@ pub fn gradients(
         }
     }
     let mut grads: Vec<Option<ValueId>> = vec![None; needs.len()];
-    for &(v, g) in seeds {
+    // Sets of seeds, as bits; without a bit, none.
+    let words = seeds.len().div_ceil(64);
+    let mut ends: Vec<Vec<u64>> = vec![Vec::new(); needs.len()];
+    for (seed, &(v, g)) in seeds.iter().enumerate() {
         accumulate(b, &mut grads, v, g)?;
+        let set = &mut ends[v.0 as usize];
+        set.resize(words, 0);
+        set[seed / 64] |= 1 << (seed % 64);
     }
     for n in (0..forward).rev() {
         let node = &b.graph().nodes[n];
@@ -169,13 +190,27 @@ pub fn gradients(
         let result = rule(&mut cx);
         let found = std::mem::take(&mut cx.grads);
         result.map_err(|e| e.in_op(node.op.name).at(b.graph().origin(&node)))?;
+        let mut from = vec![0; words];
+        for v in &node.outputs {
+            from.iter_mut().zip(&ends[v.0 as usize]).for_each(|(all, own)| *all |= own);
+        }
         for (v, g) in node.inputs.iter().zip(found) {
             if let (Some(v), Some(g)) = (v, g) {
                 accumulate(b, &mut grads, *v, g)?;
+                let set = &mut ends[v.0 as usize];
+                set.resize(words, 0);
+                set.iter_mut().zip(&from).for_each(|(all, own)| *all |= own);
             }
         }
     }
-    Ok(wanted.iter().map(|v| grads[v.0 as usize]).collect())
+    let listed = |v: &ValueId| {
+        let set = &ends[v.0 as usize];
+        (0..seeds.len())
+            .filter(|seed| set.get(seed / 64).is_some_and(|word| word >> (seed % 64) & 1 == 1))
+            .collect()
+    };
+    let ends = wanted.iter().map(listed).collect();
+    Ok(Flow { grads: wanted.iter().map(|v| grads[v.0 as usize]).collect(), ends })
 }
 
 fn accumulate(b: &mut Builder, grads: &mut [Option<ValueId>], v: ValueId, g: ValueId) -> Result<()> {

@@ -17,7 +17,7 @@ const WANTED: [&str; 7] = ["x", "filter", "scale", "shift", "weight", "z", "p"];
 /// Convolution, batch norm, which changes its buffers, and a product, with results in the middle. One is
 /// through a permuting view, one (`exp`) is read by its own derivative alone, and one (`kept`) has no
 /// cotangent.
-fn model() -> Graph {
+pub(crate) fn model() -> Graph {
     let mut b = Builder::new();
     let user = |b: &mut Builder, name: &str, shape: &[usize]| {
         b.input(name, TensorType::new(DType::F32, shape), InputRole::User)

@@ -1,5 +1,6 @@
 //! Tests of the reference device, one executable.
 
+mod callable;
 mod contract;
 mod halves;
 mod operators;
