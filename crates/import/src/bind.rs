@@ -44,6 +44,9 @@ impl Program {
         let sizes = env.symbols.iter().map(|(k, v)| (k.clone(), *v)).collect();
         let graph = &self.model.graph_module.graph;
         let mut importer = Importer::new(registry, env, notes, self.names());
+        if self.function {
+            importer.tensors.of_users();
+        }
         let mut scope = Scope::new(graph, true);
         let mut state = State::default();
         state.inputs(self, &mut importer, &mut scope)?;

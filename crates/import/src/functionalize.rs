@@ -65,6 +65,11 @@ impl Tensors {
         TensorId(self.all.len() as u32 - 1)
     }
 
+    /// Lets gradients of what the user feeds matter too.
+    pub fn of_users(&mut self) {
+        self.gradients.of_users = true;
+    }
+
     /// A tensor with memory of its own.
     pub fn root(&mut self, value: ValueId, layout: Layout) -> TensorId {
         let root = TensorId(self.all.len() as u32);
@@ -255,26 +260,35 @@ fn too_deep() -> crate::Error {
 
 /// Which values gradients of trainable parameters depend on.
 #[derive(Debug, Default)]
-struct Gradients(Vec<bool>);
+struct Gradients {
+    reached: Vec<bool>,
+    /// True if what the user feeds may require gradients.
+    of_users: bool,
+}
 
 impl Gradients {
-    /// True if a gradient could flow through `v` to a trainable parameter.
+    /// True if a gradient could flow through `v` to a trainable parameter, or to what the user feeds.
     fn reach(&mut self, b: &Builder, v: ValueId) -> bool {
         let graph = b.graph();
-        for value in &graph.values[self.0.len()..] {
+        for value in &graph.values[self.reached.len()..] {
             let reached = match value.def {
                 Def::Input(i) => {
-                    matches!(graph.inputs[i as usize].role, InputRole::Parameter { trainable: true, .. })
+                    let user = || self.of_users && value.ty.dtype.is_float();
+                    match graph.inputs[i as usize].role {
+                        InputRole::Parameter { trainable, .. } => trainable,
+                        InputRole::User => user(),
+                        _ => false,
+                    }
                 }
                 Def::Node(n, _) => {
                     let node = graph.node(n);
                     value.ty.dtype.is_float()
                         && !matches!(node.op.derivative, Derivative::NotDifferentiable(_))
-                        && node.operands().any(|v| self.0[v.0 as usize])
+                        && node.operands().any(|v| self.reached[v.0 as usize])
                 }
             };
-            self.0.push(reached);
+            self.reached.push(reached);
         }
-        self.0[v.0 as usize]
+        self.reached[v.0 as usize]
     }
 }

@@ -19,6 +19,8 @@ pub struct Program {
     inputs: Vec<SymbolicInput>,
     symbols: Vec<Symbol>,
     ranges: Vec<(Expr, String, schema::Range)>,
+    /// True if what the user feeds may require gradients, and its new contents are outputs of the graph.
+    pub(crate) function: bool,
 }
 
 /// A tensor that the user feeds.
@@ -147,7 +149,8 @@ impl Program {
             ranges.push((Expr::parse(text)?, text.clone(), range.clone()));
         }
         ranges.sort_by(|a, b| a.1.cmp(&b.1));
-        let mut program = Program { model, tensors, inputs: vec![], symbols: vec![], ranges };
+        let mut program =
+            Program { model, tensors, inputs: vec![], symbols: vec![], ranges, function: false };
         program.read_inputs()?;
         Ok(program)
     }
@@ -208,6 +211,13 @@ impl Program {
             }
         }
         Ok(())
+    }
+
+    /// Takes the model as a function of what the user feeds: that may require gradients, and where the model writes
+    /// it, the new contents become outputs of role `Mutation`, as those of buffers are. Without it gradients end at
+    /// parameters, and such writes are dropped, with a note.
+    pub fn as_function(self) -> Program {
+        Program { function: true, ..self }
     }
 
     /// The tensors the user feeds, in order.

@@ -278,15 +278,16 @@ impl State {
                 contents.insert(target, importer.tensors.read(&mut importer.b, root)?);
             }
         }
-        // Inputs are fed anew each time: nobody would read their new content.
-        for (_, target, name) in &self.users {
+        // Inputs are fed anew each time: nobody would read their new content, unless he says so.
+        for (_, target, name) in self.users.iter().filter(|_| !program.function) {
             if contents.remove(target).is_some_and(|new| new != *target) {
                 let note =
                     format!("the model writes its input `{}`; what is fed stays as it is", shown(name));
                 importer.notes.add(note, &Origin::default());
             }
         }
-        for (target, name) in self.holders.iter().map(|h| (h.value, &h.name)) {
+        let users = self.users.iter().map(|u| (u.1, &u.2));
+        for (target, name) in self.holders.iter().map(|h| (h.value, &h.name)).chain(users) {
             let Some(&value) = contents.get(&target).filter(|&&v| v != target) else { continue };
             if importer.b.ty(value) != importer.b.ty(target) {
                 let (got, want) = (importer.b.ty(value).clone(), importer.b.ty(target));

@@ -2,7 +2,7 @@
 //! refusals.
 
 use crate::support::*;
-use headwater_core::graph::InputRole;
+use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::graph::verify::verify;
 use headwater_core::{DType, Layout, Registry, Shape};
 use headwater_import::{Archive, Dims, GivenTensor, Imported, Program, Result};
@@ -122,4 +122,25 @@ fn what_is_given_wrongly_is_refused() {
     assert_eq!(program.stored("w").unwrap_err().code(), "HW-I005", "its memory is the caller's");
     program.verify_checksums().unwrap();
     program.release();
+}
+
+#[test]
+fn a_function_of_its_inputs_returns_what_it_writes_and_ends_gradients_where_the_model_does() {
+    let m = meta(7, &[4]);
+    let add = node("aten.add_.Tensor", &[("self", tensor("x")), ("other", tensor("x"))], &["h"]);
+    let detach = node("aten.detach.default", &[("self", tensor("h"))], &["d"]);
+    let mul = node("aten.mul.Tensor", &[("self", tensor("d")), ("other", tensor("d"))], &["y"]);
+    let values = ["x", "h", "d", "y"].map(|name| (name, m.clone()));
+    let doc = model(&["x"], vec![add, detach, mul], &values, &["y"]).to_string();
+    let program = || Program::from_json(doc.as_bytes(), vec![]).unwrap();
+    let bind = |program: Program| program.bind(&Dims::new(), Registry::standard()).unwrap();
+    let (plain, function) = (bind(program()), bind(program().as_function()));
+    verify(&function.graph).unwrap();
+    let new = |graph: &headwater_core::Graph| {
+        graph.outputs.iter().filter(|o| o.role == OutputRole::Mutation(graph.inputs[0].value)).count()
+    };
+    assert_eq!((new(&plain.graph), plain.notes.len()), (0, 1));
+    assert_eq!((new(&function.graph), function.notes.len()), (1, 0));
+    let ends = |graph: &headwater_core::Graph| graph.nodes.iter().filter(|n| n.op.name == "detach").count();
+    assert_eq!((ends(&plain.graph), ends(&function.graph)), (0, 1));
 }
