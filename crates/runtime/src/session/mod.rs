@@ -215,6 +215,8 @@ struct TrainingState {
     applied: u64,
     /// The factor of the loss.
     loss_scale: f64,
+    /// The number that sums of gradients are divided by.
+    micro_batches: u32,
 }
 
 impl Session {
@@ -259,8 +261,18 @@ impl Session {
         session.load(model)?;
         let update = session.add(update)?;
         let zero = zero.map(|zero| session.add(zero)).transpose()?;
-        session.training =
-            Some(TrainingState { settings, groups, program, update, zero, applied: 0, loss_scale: 1.0 });
+        let micro_batches = settings.accumulate;
+        let (applied, loss_scale) = (0, 1.0);
+        session.training = Some(TrainingState {
+            settings,
+            groups,
+            program,
+            update,
+            zero,
+            applied,
+            loss_scale,
+            micro_batches,
+        });
         session.set_loss_scale(1.0)?;
         Ok(session)
     }
@@ -480,6 +492,22 @@ impl Session {
         Ok(())
     }
 
+    /// Sets the number of micro-batches whose mean the next updates take, in place of [`Training::accumulate`]; with 1
+    /// they take the sum of as many as there were. Only where micro-batches are summed.
+    ///
+    /// # Errors
+    /// `Config` for none, or where each is a step.
+    pub fn set_micro_batches(&mut self, count: u32) -> Result<()> {
+        if count == 0 || self.training()?.settings.accumulate <= 1 {
+            return Err(Error::config("accumulate", "only sums of micro-batches are divided, by 1 or more"));
+        }
+        let Some(t) = &mut self.training else { return Ok(()) };
+        t.micro_batches = count;
+        let unscale = t.unscale();
+        let slot = self.state.slot(&StateKey::Unscale)?.clone();
+        self.state.write_number(&slot, unscale)
+    }
+
     /// Place of a tensor of the state: the position of its segment among [`Session::segments`], its first
     /// byte there, its type.
     ///
@@ -617,6 +645,6 @@ impl Session {
 impl TrainingState {
     /// The factor of the gradients in memory.
     fn unscale(&self) -> f64 {
-        1.0 / (self.settings.accumulate as f64 * self.loss_scale)
+        1.0 / (self.micro_batches as f64 * self.loss_scale)
     }
 }
