@@ -1,20 +1,46 @@
-"""PyTorch training loops on Headwater: `compile_step` makes one planned step of forward pass, backward pass and update."""
+"""PyTorch training loops on Headwater: `compile_step` makes one planned step of forward pass, backward pass and update, and
+`torch.compile(model, backend="headwater")` planned passes for loops that keep PyTorch's optimizer."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from headwater._headwater import __version__
-from headwater.errors import Error, Mismatch, Refusal, Unsupported
+from headwater.errors import Error, Mismatch, Refusal, Unsupported, UnsupportedWarning
 
 if TYPE_CHECKING:
+    from headwater.backend import Counters, counters, reset
+    from headwater.report import Report, explain
     from headwater.step import Step, compile_step
 
-__all__ = ["Error", "Mismatch", "Refusal", "Step", "Unsupported", "__version__", "compile_step"]
+__all__ = [
+    "Counters",
+    "Error",
+    "Mismatch",
+    "Refusal",
+    "Report",
+    "Step",
+    "Unsupported",
+    "UnsupportedWarning",
+    "__version__",
+    "compile_step",
+    "counters",
+    "explain",
+    "reset",
+]
+
+#: What needs PyTorch, by the module that has it: loaded when it is asked for.
+_LAZY = {
+    "Counters": "backend",
+    "Report": "report",
+    "Step": "step",
+    "compile_step": "step",
+    "counters": "backend",
+    "explain": "report",
+    "reset": "backend",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # What needs PyTorch is loaded when it is asked for.
-    if name in ("Step", "compile_step"):
-        from headwater import step
-
-        return getattr(step, name)
+    if module := _LAZY.get(name):
+        return getattr(importlib.import_module(f"headwater.{module}"), name)
     raise AttributeError(f"module 'headwater' has no attribute {name!r}")

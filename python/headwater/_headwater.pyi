@@ -11,7 +11,42 @@ class Program:
     trained: list[str]
     written: list[str]
     notes: list[str]
-    def __new__(cls, json: bytes, tensors: Sequence[Any], trained: Iterable[str]) -> "Program": ...
+    def __new__(cls, json: bytes, tensors: Sequence[Any], trained: Iterable[str], function: bool = False) -> "Program": ...
+    def still(self) -> "Program": ...
+
+def compare(
+    program: Program,
+    outputs: Sequence[str],
+    wanted: Sequence[str],
+    feeds: Sequence[int],
+    tensors: dict[str, tuple[int, int]],
+    got: dict[str, tuple[int, int]],
+    want: dict[str, tuple[int, int]],
+) -> list[tuple[str, float, float]]: ...
+
+class Context:
+    idle_bytes: int
+    def __new__(cls, threads: int) -> "Context": ...
+
+class Activations: ...
+
+class Halves:
+    inputs: list[tuple[str, str, str, list[int], bool]]
+    results: list[tuple[str, str, str, list[int], bool]]
+    gradients: list[tuple[str, int, int, list[int], list[str]]]
+    buckets: list[tuple[str, int]]
+    missing: list[tuple[str, str]]
+    activation_bytes: tuple[int, int]
+    def __new__(cls, program: Program, context: Context, outputs: Sequence[str], wanted: Sequence[str]) -> "Halves": ...
+    def forward(self, inputs: Sequence[int], results: Sequence[int]) -> Activations: ...
+    def backward(
+        self,
+        activations: Activations,
+        inputs: Sequence[int],
+        results: Sequence[int],
+        cotangents: Sequence[int],
+        buckets: Sequence[int],
+    ) -> None: ...
 
 class Step:
     places: dict[tuple[str, str], tuple[int, int]]
@@ -26,7 +61,9 @@ class Step:
         groups: Sequence[tuple[str, list[str]]],
         *,
         clip_norm: Optional[float],
+        clip_value: Optional[float],
         accumulate: int,
+        sum: bool,
         threads: int,
         memory: Callable[[str, int], tuple[int, Any]],
     ) -> "Step": ...

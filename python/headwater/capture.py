@@ -106,7 +106,7 @@ def capture(
 ) -> Capture:
     """Captures a graph of dynamo. `names`: of parameters and buffers by identity; `trained`: parameters that get gradients."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    refusals = _lost(graph) + _operands(placeholders, examples, names)
+    refusals = lost(graph) + _operands(placeholders, examples, names)
     outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]
     refusals += _results(outputs)
     if refusals:
@@ -120,7 +120,7 @@ def capture(
         try:
             exported = torch.export.export(module, tuple(examples[i] for i in users), strict=False)
         except Exception as e:
-            raise Unsupported([Refusal(f"torch.export: {_first_line(e)}")]) from e
+            raise Unsupported([Refusal(f"torch.export: {first_line(e)}")]) from e
     renamed = {f"p{i}": name for i, name in state}
     constants = {}
     for spec in exported.graph_signature.input_specs:
@@ -130,7 +130,7 @@ def capture(
                 constants[spec.target] = tensor
     described = [Described.of(name, examples[i]) for i, name in state]
     described += [Described.of(name, tensor) for name, tensor in constants.items()]
-    source = (_json(exported, renamed), described)
+    source = (to_json(exported, renamed), described)
     program = _headwater.Program(*source, trained)
     return Capture(program, source, frozenset(trained), state, users, constants)
 
@@ -157,7 +157,7 @@ class _Exported(torch.nn.Module):
             return torch.fx.Interpreter(self.graph).run(*args)[0]
 
 
-def _json(exported: torch.export.ExportedProgram, renamed: dict[str, str]) -> bytes:
+def to_json(exported: torch.export.ExportedProgram, renamed: dict[str, str]) -> bytes:
     """The program as `torch.export.save` writes it, without weights; parameters and buffers under their names in the model."""
     serializer = serialize.ExportedProgramSerializer()
     # PyTorch makes a canonical form of the whole program here, to see that it can, and throws it away: most of the time.
@@ -178,7 +178,7 @@ def _json(exported: torch.export.ExportedProgram, renamed: dict[str, str]) -> by
     return json.dumps(program, cls=serialize.EnumEncoder).encode()
 
 
-def _lost(graph: torch.fx.GraphModule) -> list[Refusal]:
+def lost(graph: torch.fx.GraphModule) -> list[Refusal]:
     """What export would lose, or take for something else."""
     found = []
     for node in graph.graph.nodes:
@@ -190,7 +190,7 @@ def _lost(graph: torch.fx.GraphModule) -> list[Refusal]:
         else:
             what = LOST.get(getattr(node.target, "__name__", ""), "")
         if what and all(what != r.what for r in found):
-            found.append(Refusal(what, _module(node), _line(node)))
+            found.append(Refusal(what, module_of(node), line_of(node)))
     return found
 
 
@@ -224,10 +224,10 @@ def _results(outputs: Sequence[Any]) -> list[Refusal]:
         return [Refusal(f"the loss is {loss.dtype} of shape {tuple(loss.shape)}: a float32 scalar is expected")]
     kept = [o for o in outputs[1:] if isinstance(o, torch.fx.Node) and o is not first]
     what = "a tensor that the model keeps in an attribute or a list"
-    return [Refusal(what, _module(node), _line(node)) for node in kept]
+    return [Refusal(what, module_of(node), line_of(node)) for node in kept]
 
 
-def _module(node: torch.fx.Node) -> str:
+def module_of(node: torch.fx.Node) -> str:
     """Path of a node's module, as `named_modules` has it; a loss function's begins with `loss_fn`."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return _path(stack[-1][0]) if stack else ""
@@ -238,7 +238,7 @@ def _path(path: str) -> str:
     return path.replace("L['model'].", "").replace("L['model']", "").replace("L['loss_fn']", "loss_fn")
 
 
-def _line(node: torch.fx.Node) -> str:
+def line_of(node: torch.fx.Node) -> str:
     frames = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
     if not frames:
         return ""
@@ -246,6 +246,6 @@ def _line(node: torch.fx.Node) -> str:
     return f"{file[6:-1]}:{line.removeprefix('line ')}"
 
 
-def _first_line(e: BaseException) -> str:
+def first_line(e: BaseException) -> str:
     lines = [line.strip() for line in str(e).splitlines() if line.strip()]
     return lines[0] if lines else type(e).__name__

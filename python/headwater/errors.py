@@ -37,6 +37,10 @@ class Unsupported(Error):
         return cls(Refusal(*r) for r in refusals)
 
 
+class UnsupportedWarning(UserWarning):
+    """A graph of `torch.compile` runs elsewhere: names operator, module and line."""
+
+
 class Mismatch(Error):
     """The first step differs from PyTorch's eager mode by more than rounding. The module is as it was."""
 

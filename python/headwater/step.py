@@ -15,13 +15,9 @@ from headwater import _headwater, eager, optim
 from headwater.capture import Capture, capture
 from headwater.errors import Error, Mismatch, Refusal, Unsupported
 from headwater.memory import Segments, mapping, tensor
+from headwater.torch_version import check_version
 
-TORCH = (2, 15)
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) != TORCH:
-    raise ImportError(
-        f"headwater {_headwater.__version__} needs torch {TORCH[0]}.{TORCH[1]}, this is torch {torch.__version__}: "
-        "graphs of TorchDynamo and their export change with each release"
-    )
+check_version()
 
 #: Programs of one step at most: sizes, modes and Python states.
 PROGRAMS = 64
@@ -33,6 +29,7 @@ def compile_step(
     loss_fn: Optional[Callable[..., Any]] = None,
     *,
     clip_norm: Optional[float] = None,
+    clip_value: Optional[float] = None,
     accumulate: int = 1,
     device: str = "cpu",
     threads: Optional[int] = None,
@@ -41,10 +38,11 @@ def compile_step(
     """Makes a whole training step of a model and its optimizer.
 
     `step(*args, **kwargs)` is `loss_fn(model(*args[:-1], **kwargs), args[-1])`, its backward pass, clipping of the gradients'
-    global norm to `clip_norm`, and `optimizer.step()`; it returns the loss, detached. Without `loss_fn` the loss is what the
+    global norm to `clip_norm` or of each element to `clip_value`, and `optimizer.step()`; it returns the loss, detached. Without `loss_fn` the loss is what the
     model returns, or its `.loss`, `["loss"]` or first element. Gradients need not be emptied: each step has its own.
 
-    With `accumulate=n` each n-th call updates, with the mean of n gradients.
+    With `accumulate=n` each n-th call updates, with the mean of n gradients. A loop that counts itself calls
+    `step.backward(*batch)` any number of times, whose gradients add up as `.grad` does, and then `step.update()`.
 
     Parameters, buffers and moments lie where torch and plans both see them. The module, its `state_dict`, the optimizer's and
     its groups go on as they were: schedulers and code that writes rates work.
@@ -56,7 +54,7 @@ def compile_step(
     `threads`: of the plans, by default as many as torch has.
 
     Raises `Unsupported`, with all reasons, for what cannot be run right; some are found at the first call."""
-    return Step(model, optimizer, loss_fn, clip_norm, accumulate, device, threads, check)
+    return Step(model, optimizer, loss_fn, clip_norm, clip_value, accumulate, device, threads, check)
 
 
 class Step:
@@ -68,6 +66,7 @@ class Step:
         optimizer: torch.optim.Optimizer,
         loss_fn: Optional[Callable[..., Any]],
         clip_norm: Optional[float],
+        clip_value: Optional[float],
         accumulate: int,
         device: str,
         threads: Optional[int],
@@ -79,7 +78,9 @@ class Step:
             raise ValueError(f"accumulate must be at least 1, it is {accumulate}")
         self._model, self._optimizer, self._rule = model, optimizer, optim.rule(optimizer)
         self._modules = [model] + ([loss_fn] if isinstance(loss_fn, torch.nn.Module) else [])
-        self._clip_norm, self._accumulate = clip_norm, accumulate
+        self._clip_norm, self._clip_value, self._accumulate = clip_norm, clip_value, accumulate
+        #: True if `backward` and `update` are called instead of the step itself.
+        self._by_hand = False
         self._threads = threads or torch.get_num_threads()
         self._check = check
         #: Loss and gradients of the first batch in eager mode, until they are compared.
@@ -111,6 +112,28 @@ class Step:
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Runs the step on a batch, and returns its loss."""
+        return self._call(False, args, kwargs)
+
+    def backward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Runs forward and backward on a batch, and returns its loss. Gradients add up until `update`."""
+        return self._call(True, args, kwargs)
+
+    def update(self) -> bool:
+        """Updates with the sum of the gradients since the last update; false if they were not finite, and nothing was
+        changed."""
+        if self._state is None or not self._by_hand or self._micro == 0:
+            raise Error("there is no gradient to update with: call step.backward first")
+        if found := self._refusals():
+            raise Unsupported(found)
+        self._micro = 0
+        return self._update(self._state)
+
+    def _call(self, by_hand: bool, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
+        if by_hand != self._by_hand:
+            if self._micro:
+                raise Error("the step is in the middle of an update: end it before it is called in the other way")
+            # Sums are kept otherwise than means of a number that is known.
+            self._by_hand, self._state = by_hand, None
         if self._closed:
             raise Error("this step is closed: make another with compile_step")
         if found := self._refusals():
@@ -205,12 +228,13 @@ class Step:
         loss = state.step.gradients(entry.number, feeds, key, self._micro == 0)
         torch.autograd.graph.increment_version([args[i] for i, name in entry.capture.state if name in entry.written])
         self._micro += 1
-        if self._micro == self._accumulate:
+        if not self._by_hand and self._micro == self._accumulate:
             self._micro = 0
             self._update(state)
         return torch.tensor(loss, dtype=torch.float32)
 
-    def _update(self, state: "_State") -> None:
+    def _update(self, state: "_State") -> bool:
+        optim.before_step(self._optimizer)
         state.follow_settings(self._optimizer)
         self.norm, applied = state.step.update(state.rates(self._optimizer))
         # Schedulers look at this, to warn those who never step.
@@ -218,10 +242,12 @@ class Step:
         if applied:
             torch.autograd.graph.increment_version(state.parameters)
             state.count(self._optimizer)
-            return
+            optim.after_step(self._optimizer)
+            return True
         self.skipped += 1
         message = f"headwater: a gradient is not finite (update {self.skipped} left out): nothing was changed"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
+        return False
 
     def _enter(self, entry: "_Entry", args: Sequence[Any]) -> "_State":
         """The state that a capture's program belongs to: the one there is, or one made anew from torch's tensors."""
@@ -310,7 +336,9 @@ class _State:
             _addresses(contents),
             [(s, members) for s, (_, members) in zip(settings, self._groups)],
             clip_norm=owner._clip_norm,
+            clip_value=owner._clip_value,
             accumulate=owner._accumulate,
+            sum=owner._by_hand,
             threads=owner._threads,
             memory=segments.lend,
         )
@@ -344,9 +372,14 @@ class _State:
         """Moves the optimizer's moments to our memory, and gives its counts of steps places side by side."""
         self._moments: list[dict[str, torch.Tensor]] = []
         self._counts: Optional[torch.Tensor] = None
+        #: Of NAdam: the products of momenta, side by side.
+        self._products: Optional[torch.Tensor] = None
         if not isinstance(self._rule, optim.SGD):
             memory = mapping(4 * max(1, len(self.parameters)))
             self._counts = tensor(memory, torch.float32, [len(self.parameters)], 0)
+        if isinstance(self._rule, optim.NAdam):
+            factors = mapping(4 * max(1, len(self.parameters)))
+            self._products = tensor(factors, torch.float32, [len(self.parameters)], 0)
         for at, members in self._groups:
             for name in members:
                 p = parameters[name]
@@ -355,6 +388,13 @@ class _State:
                 for key, view in moments.items():
                     if isinstance(before.get(key), torch.Tensor):
                         view.copy_(before[key])
+                if isinstance(self._rule, optim.NAdam):
+                    group = optimizer.param_groups[at]
+                    if what := self._rule.contradiction(group, before):
+                        raise Unsupported([Refusal(what)])
+                    product = tensor(factors, torch.float32, [], 4 * len(self._moments))
+                    product.fill_(before.get("mu_product", 1.0))
+                    moments = {"mu_product": product, **moments}
                 if self._counts is not None:
                     step = tensor(memory, torch.float32, [], 4 * len(self._moments))
                     step.fill_(self._rule.done(before))
@@ -416,6 +456,11 @@ class _State:
         groups = [optimizer.param_groups[at] for at, _ in self._groups]
         keys = [self._rule.key(g) for g in groups]
         if keys != self._keys:
+            if isinstance(self._rule, optim.NAdam):
+                for group, (_, members) in zip(groups, self._groups):
+                    state = optimizer.state.get(self._held[members[0]][0]) if members else None
+                    if what := self._rule.contradiction(group, state):
+                        raise Unsupported([Refusal(what)])
             self.step.set_groups([self._rule.json(g) for g in groups])
             self._keys = keys
 
@@ -443,6 +488,12 @@ class _State:
 
     def count(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes a step that was made."""
+        if self._products is not None and isinstance(self._rule, optim.NAdam):
+            steps, at = self._steps(optimizer) or [], 0
+            for (group, members), done in zip(self._groups, steps):
+                factor = self._rule.factor(optimizer.param_groups[group], done + 1)
+                self._products[at : at + len(members)] *= factor
+                at += len(members)
         if self._counts is not None:
             self._counts.add_(1)
             return

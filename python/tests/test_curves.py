@@ -21,6 +21,15 @@ OPTIMIZERS = {
     "adamw": lambda m: torch.optim.AdamW(m.parameters(), 0.01, betas=(0.8, 0.99), eps=1e-6),
     "amsgrad": lambda m: torch.optim.AdamW(m.parameters(), 0.01, amsgrad=True, maximize=True),
     "fused": lambda m: torch.optim.AdamW(m.parameters(), 0.01, fused=True),
+    "adamax": lambda m: torch.optim.Adamax(m.parameters(), 0.01, weight_decay=0.01),
+    "nadam": lambda m: torch.optim.NAdam(m.parameters(), 0.01, weight_decay=0.01, momentum_decay=0.1),
+    "nadam_decoupled": lambda m: torch.optim.NAdam(m.parameters(), 0.01, weight_decay=0.1, decoupled_weight_decay=True),
+    "radam": lambda m: torch.optim.RAdam(m.parameters(), 0.01, betas=(0.9, 0.95), weight_decay=0.01),
+    "radam_decoupled": lambda m: torch.optim.RAdam(m.parameters(), 0.01, weight_decay=0.1, decoupled_weight_decay=True),
+    "rmsprop": lambda m: torch.optim.RMSprop(m.parameters(), 0.01, weight_decay=0.01, eps=1e-4),
+    "rmsprop_centered": lambda m: torch.optim.RMSprop(m.parameters(), 0.01, momentum=0.5, centered=True, eps=1e-4),
+    "adagrad": lambda m: torch.optim.Adagrad(m.parameters(), 0.05, lr_decay=0.1, initial_accumulator_value=0.1),
+    "adadelta": lambda m: torch.optim.Adadelta(m.parameters(), 1.0, rho=0.8, weight_decay=0.01, maximize=True),
 }
 
 

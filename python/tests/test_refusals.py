@@ -142,13 +142,9 @@ def test_optimizers_and_settings() -> None:
             return None
 
     model = mlp()
-    for optimizer in (Own(model.parameters()), torch.optim.LBFGS(model.parameters()), torch.optim.RMSprop(model.parameters())):
+    for optimizer in (Own(model.parameters()), torch.optim.LBFGS(model.parameters()), torch.optim.Rprop(model.parameters())):
         with pytest.raises(headwater.Unsupported, match=type(optimizer).__name__):
             headwater.compile_step(model, optimizer)
-    optimizer = torch.optim.AdamW(model.parameters())
-    optimizer.register_step_post_hook(lambda *_: None)
-    with pytest.raises(headwater.Unsupported, match="hook on the optimizer"):
-        headwater.compile_step(model, optimizer)
     for settings in ({"device": "ascend:0"},):
         with pytest.raises(headwater.Unsupported):
             step_of(model, **settings)

@@ -11,7 +11,7 @@ use headwater_core::device::Device;
 use headwater_core::evaluate::{Loaded, evaluate};
 use headwater_core::graph::{Graph, InputRole};
 use headwater_core::pass::{self, bound};
-use headwater_core::{DType, Tensor};
+use headwater_core::{DType, Tensor, TensorType};
 use headwater_cpu::Cpu;
 use headwater_runtime::session::{Session, Weights};
 
@@ -28,6 +28,21 @@ pub(crate) struct Inputs {
     pub feeds: Vec<usize>,
 }
 
+/// An output of the step's graph, ours beside PyTorch's.
+pub(crate) enum Compared {
+    /// It is of no account.
+    Skipped,
+    /// PyTorch has none, which is a difference.
+    Absent(String),
+    /// Both, under the name that a user knows.
+    Both { name: String, got: Vec<f64>, want: Vec<f64> },
+}
+
+/// Numbers of a contiguous f32 tensor.
+pub(crate) fn numbers(bytes: &[u8]) -> Vec<f64> {
+    bytes.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]) as f64).collect()
+}
+
 /// Compares the loss `got` and the gradients in `session` with PyTorch's. `forward` is the graph that was
 /// run; all tensors of `gradients` are contiguous and f32.
 pub(crate) fn compare(
@@ -38,24 +53,43 @@ pub(crate) fn compare(
     loss: f64,
     gradients: &Contents,
 ) -> Result<Vec<Difference>, Failure> {
+    judge(&Options::default(), forward, inputs, |at, output| {
+        if at == 0 {
+            return Ok(Compared::Both { name: LOSS.to_string(), got: vec![got], want: vec![loss] });
+        }
+        let Some(name) = output.strip_prefix("grad.") else { return Ok(Compared::Skipped) };
+        Ok(match gradients.bytes(name) {
+            None => Compared::Absent(name.to_string()),
+            Some(bytes) => {
+                let got = session.gradient(name)?.to_f64();
+                Compared::Both { name: name.to_string(), got, want: numbers(&bytes) }
+            }
+        })
+    })
+}
+
+/// Compares outputs of the step that a forward graph becomes with `options`, by their positions and names.
+pub(crate) fn judge(
+    options: &Options,
+    forward: &Graph,
+    inputs: &Inputs,
+    both: impl Fn(usize, &str) -> Result<Compared, Failure>,
+) -> Result<Vec<Difference>, Failure> {
     let cpu = Cpu::start(1)?;
-    let (step, _) = compiled(forward, DType::F32, &cpu)?;
+    let (step, _) = compiled(options, forward, DType::F32, &cpu)?;
     let bounds = bound::error_bounds(&step, cpu.target(), false);
     let mut found = Vec::new();
     // Position among the outputs, the distance, the size of PyTorch's, and what it allows.
     let mut suspects: Vec<(usize, String, f64, f64, f64)> = Vec::new();
     for (at, output) in step.outputs.iter().enumerate() {
         let bound = 2.0 * bounds[output.value.0 as usize];
-        let (name, got, want) = if at == 0 {
-            (LOSS.to_string(), vec![got], vec![loss])
-        } else {
-            let Some(name) = output.name.strip_prefix("grad.") else { continue };
-            let Some(bytes) = gradients.bytes(name) else {
+        let (name, got, want) = match both(at, &output.name)? {
+            Compared::Skipped => continue,
+            Compared::Absent(name) => {
                 found.push((format!("{name}: PyTorch has no gradient"), f64::INFINITY, bound));
                 continue;
-            };
-            let want = bytes.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]) as f64);
-            (name.to_string(), session.gradient(name)?.to_f64(), want.collect::<Vec<f64>>())
+            }
+            Compared::Both { name, got, want } => (name, got, want),
         };
         let (apart, size) = (distance(&got, &want), norm(&want));
         let within = apart <= bound * size;
@@ -66,7 +100,7 @@ pub(crate) fn compare(
     if suspects.is_empty() {
         return Ok(found);
     }
-    let drawn = drawn(forward, &step, inputs, &cpu)?;
+    let drawn = drawn(options, forward, &step, inputs, &cpu)?;
     for (at, name, apart, size, relative) in suspects {
         let allowed = relative.max(drawn[at].norm);
         let within = apart <= allowed;
@@ -80,8 +114,13 @@ pub(crate) fn compare(
 }
 
 /// The training step of a graph in one float dtype: before simplification, and as it runs.
-fn compiled(forward: &Graph, dtype: DType, cpu: &Cpu) -> Result<(Graph, CompiledGraph), Failure> {
-    let options = Options { upcast: Some(dtype), ..Options::default() };
+fn compiled(
+    options: &Options,
+    forward: &Graph,
+    dtype: DType,
+    cpu: &Cpu,
+) -> Result<(Graph, CompiledGraph), Failure> {
+    let options = Options { upcast: Some(dtype), ..options.clone() };
     Ok(compile::unfolded(forward.clone(), &options, cpu.target())?)
 }
 
@@ -89,8 +128,14 @@ fn compiled(forward: &Graph, dtype: DType, cpu: &Cpu) -> Result<(Graph, Compiled
 const RUNS: usize = 16;
 
 /// By output of `step`, a bound of the distance of two results in f32.
-fn drawn(forward: &Graph, step: &Graph, inputs: &Inputs, cpu: &Cpu) -> Result<Vec<bound::Bound>, Failure> {
-    let exact = compiled(forward, DType::F64, cpu)?.1.graph;
+fn drawn(
+    options: &Options,
+    forward: &Graph,
+    step: &Graph,
+    inputs: &Inputs,
+    cpu: &Cpu,
+) -> Result<Vec<bound::Bound>, Failure> {
+    let exact = compiled(options, forward, DType::F64, cpu)?.1.graph;
     let exact = evaluate(cpu, &exact, &feed(forward, &exact, inputs, [0.0, 0.0])?)?;
     // Without a loss scale.
     let spread =
@@ -122,6 +167,11 @@ fn feed(forward: &Graph, graph: &Graph, inputs: &Inputs, rounding: [f64; 2]) -> 
             InputRole::Rng | InputRole::State => {
                 let number = bound::ROUNDING.iter().position(|n| *n == input.name);
                 Tensor::full(want, number.map_or(0.0, |n| rounding[n]))
+            }
+            // A cotangent.
+            InputRole::User if forward.input(&input.name).is_none() => {
+                let ty = TensorType { dtype: DType::F32, ..want.clone() };
+                inputs.tensors.tensor(&input.name, &ty)?.cast(want.dtype)
             }
             InputRole::User => {
                 let (given, &at) = users.next().ok_or_else(lacks)?;

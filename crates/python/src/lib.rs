@@ -9,7 +9,9 @@
 #![allow(unsafe_code)]
 
 mod check;
+mod device;
 mod error;
+mod halves;
 mod memory;
 mod program;
 mod step;
@@ -26,6 +28,10 @@ fn _fail(py: Python, message: String) -> PyResult<()> {
 fn _headwater(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(_fail, module)?)?;
+    module.add_function(wrap_pyfunction!(halves::compare, module)?)?;
     module.add_class::<program::Program>()?;
+    module.add_class::<halves::Context>()?;
+    module.add_class::<halves::Activations>()?;
+    module.add_class::<halves::Halves>()?;
     module.add_class::<step::Step>()
 }

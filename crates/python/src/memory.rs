@@ -55,14 +55,16 @@ impl Weights for Contents {
 /// A segment in memory of Python's.
 struct Lent {
     memory: NonNull<[u8]>,
-    /// Holds the memory.
-    _owner: Py<PyAny>,
+    /// Holds the memory; without it, who lent it does.
+    _owner: Option<Py<PyAny>>,
 }
 
-// SAFETY: the memory is an anonymous mapping that `owner` keeps; any thread may use it.
+// SAFETY: the memory is an anonymous mapping that `owner` keeps, or a tensor's that the caller of `lent` keeps; any
+// thread may use it.
 unsafe impl Send for Lent {}
 
-// SAFETY: the mapping is never closed or resized while `owner` lives, and was zeroed by the system. PyTorch's
+// SAFETY: tensors are as the caller of `lent` promises. A mapping is never closed or resized while `owner` lives, and
+// was zeroed by the system. PyTorch's
 // tensors lie in it, and are read and written by Python code. `Step` works on it only inside of its methods,
 // which wait for the work that they submit; a script that writes a model's weights from another thread
 // meanwhile races, as it does with PyTorch's own.
@@ -71,6 +73,24 @@ unsafe impl Foreign for Lent {
         self.memory
     }
 }
+
+/// The memory of a contiguous tensor. An empty one has no address.
+///
+/// # Safety
+/// `address` is that of `bytes` bytes, which live, and are touched by nobody else, until the value and all buffers
+/// made of it are dropped.
+pub(crate) unsafe fn lent(address: usize, bytes: usize) -> Result<Box<dyn Foreign>, Failure> {
+    let none = || Failure::new("HW-R003", "a tensor was given without an address");
+    let base = match bytes {
+        0 => NonNull::<Aligned>::dangling().cast(),
+        _ => NonNull::new(address as *mut u8).ok_or_else(none)?,
+    };
+    Ok(Box::new(Lent { memory: NonNull::slice_from_raw_parts(base, bytes), _owner: None }))
+}
+
+/// Carries the alignment of an empty tensor's address.
+#[repr(align(64))]
+struct Aligned;
 
 /// Asks Python for the memory of a segment: `lend(name, bytes)` gives an address and the object that holds
 /// the memory.
@@ -81,6 +101,6 @@ pub(crate) fn lend(asked: &Py<PyAny>, segment: &Segment) -> PyResult<Box<dyn For
         let none = || PyValueError::new_err(format!("the memory lent for {} has no address", segment.name));
         let base = NonNull::new(address as *mut u8).ok_or_else(none)?;
         let memory = NonNull::slice_from_raw_parts(base, segment.bytes);
-        Ok(Box::new(Lent { memory, _owner: owner }) as Box<dyn Foreign>)
+        Ok(Box::new(Lent { memory, _owner: Some(owner) }) as Box<dyn Foreign>)
     })
 }

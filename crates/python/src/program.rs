@@ -30,7 +30,7 @@ impl Described {
     }
 }
 
-/// A forward graph whose first output is the loss.
+/// A forward graph; for a whole step its first output is the loss.
 #[pyclass(frozen, module = "headwater._headwater")]
 pub(crate) struct Program {
     pub graph: Arc<Graph>,
@@ -40,7 +40,7 @@ pub(crate) struct Program {
     /// Parameters that get a gradient, as far as the graph says.
     #[pyo3(get)]
     trained: Vec<String>,
-    /// Parameters and buffers that a run writes.
+    /// Parameters, buffers and inputs that a run writes.
     #[pyo3(get)]
     written: Vec<String>,
     /// What the importer dropped or assumed.
@@ -50,18 +50,34 @@ pub(crate) struct Program {
 
 #[pymethods]
 impl Program {
+    /// The same without dropout, all else as in training.
+    fn still(&self, py: Python) -> PyResult<Program> {
+        let (graph, trained) = (self.graph.clone(), self.trained.clone());
+        let (written, notes) = (self.written.clone(), self.notes.clone());
+        guarded(py, move || {
+            let mut graph = (*graph).clone();
+            pass::without_dropout(&mut graph);
+            Ok(Program { random: draws(&graph)?, graph: Arc::new(graph), trained, written, notes })
+        })
+    }
+
     /// Imports PyTorch's JSON. `tensors` describes parameters, buffers and constants; those of `trained` get
-    /// gradients.
+    /// gradients. As a `function`, what is fed may require gradients, and its new contents are results.
     #[new]
+    #[pyo3(signature = (json, tensors, trained, function = false))]
     fn new(
         py: Python,
         json: Vec<u8>,
         tensors: Vec<Described>,
         trained: HashSet<String>,
+        function: bool,
     ) -> PyResult<Program> {
         guarded(py, move || {
             let tensors = tensors.into_iter().map(Described::given).collect::<Result<Vec<_>, _>>()?;
-            let program = headwater_import::Program::from_json(&json, tensors)?;
+            let mut program = headwater_import::Program::from_json(&json, tensors)?;
+            if function {
+                program = program.as_function();
+            }
             let imported = program.bind(&Dims::new().or_exported(), Registry::standard())?;
             let (mut graph, mut names) = (imported.graph, Vec::new());
             for input in &mut graph.inputs {

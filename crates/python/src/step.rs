@@ -1,6 +1,7 @@
 //! A training step on memory that Python lends: programs of several captures on one state.
 
 use crate::check::{self, Difference};
+use crate::device::device;
 use crate::error::{Failure, guarded};
 use crate::memory::{Contents, lend, view};
 use crate::program::{Program, draws};
@@ -8,34 +9,18 @@ use headwater_core::device::Foreign;
 use headwater_core::graph::InputRole;
 use headwater_core::plan::Segment;
 use headwater_core::train::StateKey;
-use headwater_cpu::Cpu;
 use headwater_runtime::optim::{Clip, ListedGroup, Optimizer};
 use headwater_runtime::session::{ProgramId, Session, SessionModel, Training};
 use pyo3::prelude::*;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 /// Name to address and size in bytes.
 type Addresses = HashMap<String, (usize, usize)>;
 
 /// Role of a tensor and its name, to segment and byte.
 type Places = HashMap<(String, String), (usize, usize)>;
-
-/// The device of the process, one pool of threads for all steps with as many. A forked child makes its own.
-fn device(threads: usize) -> Result<Arc<Cpu>, Failure> {
-    static OPEN: Mutex<Option<(u32, usize, Arc<Cpu>)>> = Mutex::new(None);
-    let key = (std::process::id(), threads);
-    let mut open = OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some((process, count, cpu)) = &*open
-        && (*process, *count) == key
-    {
-        return Ok(cpu.clone());
-    }
-    let cpu = Arc::new(Cpu::start(threads)?);
-    *open = Some((key.0, key.1, cpu.clone()));
-    Ok(cpu)
-}
 
 fn optimizer(json: &str) -> Result<Optimizer, Failure> {
     serde_json::from_str(json).map_err(|e| Failure::new("HW-R004", format!("optimizer: {e}")))
@@ -117,9 +102,10 @@ impl Step {
 impl Step {
     /// `tensors` are the first contents of the program's parameters, buffers and constants; `groups` the
     /// optimizer's settings, in JSON, with names of parameters; `memory(name, bytes)` gives an address and
-    /// the object that holds it.
+    /// the object that holds it. Gradients of `accumulate` batches are averaged, or with `sum` those of any number
+    /// are added up.
     #[new]
-    #[pyo3(signature = (program, tensors, groups, *, clip_norm, accumulate, threads, memory))]
+    #[pyo3(signature = (program, tensors, groups, *, clip_norm, clip_value, accumulate, sum, threads, memory))]
     #[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]
     fn new(
         py: Python,
@@ -127,7 +113,9 @@ impl Step {
         tensors: Addresses,
         groups: Vec<(String, Vec<String>)>,
         clip_norm: Option<f64>,
+        clip_value: Option<f64>,
         accumulate: u32,
+        sum: bool,
         threads: usize,
         memory: Py<PyAny>,
     ) -> PyResult<Step> {
@@ -138,8 +126,9 @@ impl Step {
                 .map(|(json, parameters)| Ok(ListedGroup { parameters, optimizer: optimizer(&json)? }));
             let training = Training {
                 listed: Some(listed.collect::<Result<_, Failure>>()?),
-                clip: Clip { norm: clip_norm, value: None },
-                accumulate,
+                clip: Clip { norm: clip_norm, value: clip_value },
+                // A sum of any number of batches is one that is not divided.
+                accumulate: if sum { accumulate.max(2) } else { accumulate },
                 ..Training::default()
             };
             let refused = RefCell::new(None);
@@ -156,7 +145,10 @@ impl Step {
             if let Some(e) = refused.into_inner() {
                 return Err(Failure::Python(e));
             }
-            let session = session?;
+            let mut session = session?;
+            if sum {
+                session.set_micro_batches(1)?;
+            }
             let programs = vec![session.program()?];
             let trained = session.layout().entries().map(|(_, e)| e.name.clone()).collect();
             let missing = session.missing().iter().map(|m| (m.parameter.clone(), m.reason.clone())).collect();
