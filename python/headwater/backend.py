@@ -14,7 +14,7 @@ from headwater import _headwater
 from headwater.capture import DTYPES
 from headwater.compare import compare
 from headwater.errors import Error, Refusal, Unsupported, UnsupportedWarning
-from headwater.function import Constant, Function, Given, Made, Recipe, aligned, capture
+from headwater.function import Constant, Function, Given, Made, Recipe, aligned, capture, shared
 from headwater.torch_version import check_version
 
 check_version()
@@ -94,12 +94,13 @@ class _Graph:
     def __init__(self, graph: torch.fx.GraphModule, examples: Sequence[Any], options: Options) -> None:
         self._graph, self._options = graph, options
         self._names = names(graph)
+        #: Positions of what the caller passes; other arguments are tensors of modules.
+        self._passed = {i for i, source in enumerate(_sources(graph)) if "_buffers[" not in source}
         self._context = _headwater.Context(torch.get_num_threads())
         self._plans: OrderedDict[Any, _Plans] = OrderedDict()
         #: Positions of arguments whose sizes may change from call to call.
         self._changing: list[int] = []
         self._eager: Optional[Callable[..., Any]] = None
-        fixed = True
         for i, node in enumerate(n for n in graph.graph.nodes if n.op == "placeholder"):
             value = node.meta.get("example_value")
             if isinstance(value, torch.Tensor):
@@ -107,21 +108,24 @@ class _Graph:
                     self._changing.append(i)
             elif not isinstance(examples[i], torch.Tensor):
                 self._changing.append(i)
-        fixed = not self._changing
         if torch.is_autocast_enabled("cpu"):
             self._refuse([Refusal("torch.autocast around the call")])
-        elif fixed:
+        elif not self._changing:
             self._plan(examples)
 
     def __call__(self, *args: Any) -> Any:
         if self._eager is not None:
             return self._eager(*args)
         if found := _circumstances():
-            return self._fallback(found, examples=args)(*args)
+            return self._fallback(found)(*args)
         plans = self._plan(args)
         if plans is None:
             assert self._eager is not None
             return self._eager(*args)
+        # No guard of dynamo's sees that arguments of a later call share memory.
+        written = [i for i in plans.function.written if i in self._passed]
+        if written and (found := shared(args, written, self._names)):
+            return self._fallback(found)(*args)
         try:
             if self._options.check and not plans.checked:
                 half_of = lambda function, cotangents: _Half(function, self._context, cotangents)  # noqa: E731
@@ -161,7 +165,7 @@ class _Graph:
         _COUNTERS.refused += 1
         self._eager = self._fallback(refusals)
 
-    def _fallback(self, refusals: list[Refusal], examples: Sequence[Any] = ()) -> Callable[..., Any]:
+    def _fallback(self, refusals: list[Refusal]) -> Callable[..., Any]:
         """Where a graph goes that is refused, with a warning the first time."""
         if self._options.unsupported == "error":
 
@@ -414,12 +418,19 @@ def _circumstances() -> list[Refusal]:
 def names(graph: torch.fx.GraphModule) -> list[str]:
     """Names of a graph's arguments, as the model has them."""
     found = []
+    for name in _sources(graph):
+        for part in ("L['self'].", "_modules['", "_parameters['", "_buffers['", "']", "L['"):
+            name = name.replace(part, "")
+        found.append(name)
+    return found
+
+
+def _sources(graph: torch.fx.GraphModule) -> list[str]:
+    """Where a graph's arguments come from, as dynamo spells it, such as L['self']._parameters['weight']."""
+    found = []
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             source = getattr(node.meta.get("grapharg"), "source", None)
             name = getattr(source, "name", node.name)
-            name = str(name() if callable(name) else name)
-            for part in ("L['self'].", "_modules['", "_parameters['", "_buffers['", "']", "L['"):
-                name = name.replace(part, "")
-            found.append(name or node.name)
+            found.append(str(name() if callable(name) else name))
     return found

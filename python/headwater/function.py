@@ -103,7 +103,7 @@ def capture(graph: torch.fx.GraphModule, args: Sequence[Any], names: Sequence[st
     positions = {name: i for i, name in by_position.items()}
     wanted = [i for i, a in enumerate(args) if grad and isinstance(a, torch.Tensor) and a.requires_grad]
     written = [positions[name] for name in program.written if name in positions]
-    if found := _shared(args, written, names):
+    if found := shared(args, written, names):
         raise Unsupported(found)
     return Function(program, by_position, constants, traced.found.recipes, traced.found.differentiable, wanted, written)
 
@@ -239,13 +239,16 @@ def _operands(args: Sequence[Any], names: Sequence[str]) -> list[Refusal]:
     return found
 
 
-def _shared(args: Sequence[Any], written: Sequence[int], names: Sequence[str]) -> list[Refusal]:
+def shared(args: Sequence[Any], written: Sequence[int], names: Sequence[str]) -> list[Refusal]:
     """Arguments that are written and share memory with others, which would not see it."""
+    holders: dict[int, list[int]] = {}
+    for i, a in enumerate(args):
+        if isinstance(a, torch.Tensor) and (own := _memory(a)):
+            holders.setdefault(own, []).append(i)
     found = []
     for i in written:
-        own = _memory(args[i])
-        other = next((j for j, a in enumerate(args) if j != i and isinstance(a, torch.Tensor) and _memory(a) == own), None)
-        if own and other is not None:
+        other = next((j for j in holders.get(_memory(args[i]), ()) if j != i), None)
+        if other is not None:
             found.append(Refusal(f"{names[i]} is written, and shares memory with {names[other]}"))
     return found
 

@@ -336,6 +336,12 @@ def _(m: nn.Module, f: Run) -> Any:
     return [plain(m, f, lambda: (x(size, 4, grad=True),), 1) for size in (4, 6, 8)]
 
 
+@loop("memory_shared_later", lambda m, x, y: (y.add_(1), x @ m.w)[1], must=False)
+def _(m: nn.Module, f: Run) -> Any:
+    whole = x()
+    return [(f(a, b), a, b) for a, b in ((x(3, 4), x(3, 4)), (whole[:3], whole[2:]))]
+
+
 @loop("integer_argument", lambda m, x, k: (x @ m.w).repeat(k, 1), must=False)
 def _(m: nn.Module, f: Run) -> Any:
     return [plain(m, f, lambda: (x(), k), 1) for k in (2, 3, 4)]
