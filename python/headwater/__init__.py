@@ -5,6 +5,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from headwater._headwater import __version__
+from headwater.commands import check, inspect
 from headwater.errors import Error, Mismatch, Refusal, Unsupported, UnsupportedWarning
 
 if TYPE_CHECKING:
@@ -22,9 +23,11 @@ __all__ = [
     "Unsupported",
     "UnsupportedWarning",
     "__version__",
+    "check",
     "compile_step",
     "counters",
     "explain",
+    "inspect",
     "reset",
 ]
 

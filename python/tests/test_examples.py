@@ -30,3 +30,13 @@ def test_bert_trains_saves_and_resumes_to_the_same_bits(tmp_path: Path, capsys: 
     bert(capsys, "--steps", "60", "--out", str(tmp_path / "parts"))
     resumed = bert(capsys, "--steps", "80", "--out", str(tmp_path / "parts"), "--resume")
     assert resumed == {70: whole[70], 80: whole[80]}
+
+
+README = (EXAMPLES.parent / "README.md").read_text()
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL), ids=["whole_step", "compile"])
+def test_examples_of_the_readme_run(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block, "README.md", "exec"), {})  # noqa: S102
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"0\.\d+, norm \d+\.\d+\n|Counters\(graphs=1, plans=\d, refused=0\)\n", said), said

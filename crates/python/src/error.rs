@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Why a call failed.
 pub(crate) enum Failure {
     /// `headwater.Error`.
-    Refused { code: &'static str, message: String },
+    Refused { code: String, message: String },
     /// `headwater.Unsupported`: what is not supported, the module, the line.
     Unsupported(Vec<(String, String, String)>),
     /// An exception of Python code that was called.
@@ -16,15 +16,17 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    pub fn new(code: &'static str, message: impl Into<String>) -> Failure {
-        Failure::Refused { code, message: message.into() }
+    pub fn new(code: &str, message: impl Into<String>) -> Failure {
+        Failure::Refused { code: code.to_string(), message: message.into() }
     }
 
     fn exception(self, py: Python) -> PyErr {
         let class = |name: &str| py.import("headwater.errors").and_then(|m| m.getattr(name));
         let made = match self {
             Failure::Python(e) => return e,
-            Failure::Refused { code, message } => class("Error").and_then(|c| c.call1((message, code))),
+            Failure::Refused { code, message } => {
+                class("Error").and_then(|c| c.call1((message, Some(code).filter(|c| !c.is_empty()))))
+            }
             Failure::Unsupported(refusals) => {
                 class("Unsupported").and_then(|c| c.getattr("of")?.call1((refusals,)))
             }

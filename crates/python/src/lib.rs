@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod check;
+mod command;
 mod device;
 mod error;
 mod halves;
@@ -29,6 +30,9 @@ fn _headwater(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(_fail, module)?)?;
     module.add_function(wrap_pyfunction!(halves::compare, module)?)?;
+    module.add_function(wrap_pyfunction!(command::command, module)?)?;
+    module.add_function(wrap_pyfunction!(command::command_json, module)?)?;
+    module.add_function(wrap_pyfunction!(command::interrupt, module)?)?;
     module.add_class::<program::Program>()?;
     module.add_class::<halves::Context>()?;
     module.add_class::<halves::Activations>()?;

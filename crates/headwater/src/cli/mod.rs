@@ -30,6 +30,7 @@ use clap::{Parser, Subcommand};
 use console::{print, say};
 use headwater_ascend::device::AscendOps;
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::sync::Arc;
 
 /// Train models exported by PyTorch on another machine, checked number by number against PyTorch.
@@ -284,12 +285,49 @@ impl Printer {
     }
 }
 
-/// Runs the command line and returns the exit status.
+/// Runs the command line of this process, handles its signals, and returns the exit status.
 pub fn run() -> std::process::ExitCode {
     let cli = Cli::parse();
-    let printer = Printer { json: cli.json };
+    signals::own_process();
     signals::explain_lost_files();
-    let code = match execute(&cli, printer) {
+    printed(&cli).into()
+}
+
+/// Runs a command line, the program's name first, as a part of a process of somebody else: no signal is handled,
+/// and nothing ends the process. Returns the exit status. [`interrupt`] ends it in order.
+pub fn run_from(args: impl IntoIterator<Item = OsString>) -> u8 {
+    signals::forget();
+    match Cli::try_parse_from(args) {
+        Ok(cli) => printed(&cli),
+        Err(e) => {
+            let code = u8::try_from(e.exit_code()).unwrap_or(2);
+            // Where nobody reads it, nobody is told.
+            let _ = e.print();
+            code
+        }
+    }
+}
+
+/// Runs a command line as [`run_from`], and returns what `--json` prints instead of printing it.
+///
+/// # Errors
+/// What `error` says in that JSON.
+pub fn json_from(args: impl IntoIterator<Item = OsString>) -> Result<serde_json::Value> {
+    signals::forget();
+    let cli = Cli::try_parse_from(args)?;
+    Ok(execute(&cli, Printer { json: true })?.json)
+}
+
+/// Asks a command that runs in this process to end in order, as the first signal of this number does: training
+/// saves a checkpoint.
+pub fn interrupt(signal: i32) {
+    signals::interrupt(signal);
+}
+
+/// Runs a command and prints its result; returns the exit status.
+fn printed(cli: &Cli) -> u8 {
+    let printer = Printer { json: cli.json };
+    let code = match execute(cli, printer) {
         Ok(o) => {
             if cli.json {
                 print(&serde_json::to_string_pretty(&o.json).unwrap_or_default());
@@ -307,9 +345,9 @@ pub fn run() -> std::process::ExitCode {
     match console::lost() {
         Some(why) if code == 0 => {
             say(format!("error: part of the result could not be written to standard output: {why}"));
-            1.into()
+            1
         }
-        _ => code.into(),
+        _ => code,
     }
 }
 

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Set when the run is to end.
 static STOP: AtomicBool = AtomicBool::new(false);
+/// True if the process is the program's own, so that signals are its to handle.
+static OWN: AtomicBool = AtomicBool::new(false);
 /// The signal that set it; 0 for none.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
@@ -14,14 +16,31 @@ static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// Commands").
 const BASE: i32 = 128;
 
-/// Lets SIGINT, SIGTERM and SIGHUP set the flag that is returned. SIGHUP stays ignored where it was ignored
+/// Takes the process for the program's own: signals may be handled.
+pub(crate) fn own_process() {
+    OWN.store(true, Ordering::SeqCst);
+}
+
+/// Asks a run to end in order, as a first signal of this number does.
+pub(crate) fn interrupt(signal: i32) {
+    SIGNAL.store(signal, Ordering::SeqCst);
+    STOP.store(true, Ordering::SeqCst);
+}
+
+/// Forgets what was asked of an earlier run.
+pub(crate) fn forget() {
+    STOP.store(false, Ordering::SeqCst);
+    SIGNAL.store(0, Ordering::SeqCst);
+}
+
+/// Lets SIGINT, SIGTERM and SIGHUP set the flag that is returned, if the process is the program's own. SIGHUP stays ignored where it was ignored
 /// when the process began, as `nohup` has it.
 ///
 /// # Errors
 /// If no handler can be set.
 pub(crate) fn stop() -> Result<&'static AtomicBool> {
     #[cfg(unix)]
-    {
+    if OWN.load(Ordering::SeqCst) {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         let mut wanted = vec![SIGINT, SIGTERM];
         if !ignored(SIGHUP) {
