@@ -359,15 +359,16 @@ fn differentiate(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
 }
 
 fn instrument(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
+    let scale = c.graph.input(&StateKey::LossScale.to_string()).map(|i| i.value);
     match o.instrument {
         Instrument::None => Ok(()),
         Instrument::Probes => {
-            let (graph, probes) = pass::probes(&c.graph)?;
+            let (graph, probes) = pass::probes(&c.graph, scale)?;
             (c.graph, c.probes) = (graph, probes.into_iter().map(|probe| (probe, 1)).collect());
             Ok(())
         }
         Instrument::Underflow(dtype) => {
-            (c.graph, c.probes) = pass::underflow(&c.graph, dtype)?;
+            (c.graph, c.probes) = pass::underflow(&c.graph, dtype, scale)?;
             Ok(())
         }
         Instrument::Custom(add) => rewrite(c, add),

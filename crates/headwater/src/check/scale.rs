@@ -5,7 +5,7 @@ use crate::core::DType;
 use crate::core::compile::{self, Instrument, Options};
 use crate::core::device::Device;
 use crate::core::evaluate::Loaded;
-use crate::core::graph::{Graph, Phase};
+use crate::core::graph::Graph;
 use crate::golden::Golden;
 use crate::model::BoundModel;
 use anyhow::Result;
@@ -61,10 +61,11 @@ pub(super) fn choose(
         let seen = loaded.run(&feed(graph, graph, bound, golden, given)?)?;
         let seen = seen.first().map(|t| t.to_f64()).unwrap_or_default();
         let all: Vec<_> = probed.probes.iter().map(|p| &p.0).zip(seen).collect();
-        let low = all.iter().filter(|(p, _)| p.phase == Phase::Backward && p.dtype == precision.dtype);
-        let low: Vec<_> = low.copied().collect();
-        // Masks are infinite, and no harm is done until something is no number.
-        let forward = all.iter().find(|(p, x)| p.phase == Phase::Forward && x.is_nan());
+        let low: Vec<_> =
+            all.iter().copied().filter(|(p, _)| p.scaled && p.dtype == precision.dtype).collect();
+        // Masks are infinite, in the backward pass again where it computes them again, and no harm is done until
+        // something is no number.
+        let forward = all.iter().find(|(p, x)| !p.scaled && x.is_nan());
         let first = forward.or_else(|| low.iter().find(|(_, x)| !x.is_finite()));
         let named = first.map(|(p, _)| format!("{} at {}", p.op.name, graph.origins[p.origin.0 as usize]));
         let most = low.iter().map(|(_, x)| *x).filter(|x| x.is_finite()).fold(0.0, f64::max);
@@ -94,7 +95,8 @@ impl Scale {
         let factor = self.factor;
         match (&self.lost, &self.overflows) {
             (Some(node), _) => format!(
-                "f16 overflows whatever the loss scale, first in {node}: train it in bf16, or keep that operator in f32"
+                "f16 overflows or has no number whatever the loss scale, first in {node}: train it in bf16, or keep that \
+                 operator in f32"
             ),
             (None, Some(node)) => format!(
                 "loss scale {factor}: with 65536, where GradScaler begins, gradients overflow f16 first in {node}; with \

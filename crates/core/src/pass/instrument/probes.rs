@@ -22,16 +22,33 @@ pub struct Probe {
     pub phase: Phase,
     /// Dtype of its first float result.
     pub dtype: DType,
+    /// True if it follows from the loss scale: a gradient, and no value of the forward pass that the backward pass
+    /// computes again.
+    pub scaled: bool,
+}
+
+/// By value, true if it follows from the loss scale.
+pub(super) fn scaled(graph: &Graph, scale: Option<ValueId>) -> Vec<bool> {
+    let mut scaled = vec![false; graph.values.len()];
+    if let Some(scale) = scale {
+        scaled[scale.0 as usize] = true;
+    }
+    for node in &graph.nodes {
+        if node.operands().any(|v| scaled[v.0 as usize]) {
+            node.outputs.iter().for_each(|v| scaled[v.0 as usize] = true);
+        }
+    }
+    scaled
 }
 
 /// The graph with one result in the place of all it had, f32 `[probes]`. It is the largest magnitude in the
 /// first float result of each node that has one, in order; NaN where there is a NaN. It changes no state, and
-/// draws the same random numbers.
+/// draws the same random numbers. `scale` is the input that is the loss scale, if there is one.
 ///
 /// # Errors
 /// Refusals of type rules: none for a legal graph.
-pub fn probes(graph: &Graph) -> Result<(Graph, Vec<Probe>)> {
-    let (mut probes, mut found) = (Vec::new(), Vec::new());
+pub fn probes(graph: &Graph, scale: Option<ValueId>) -> Result<(Graph, Vec<Probe>)> {
+    let (mut probes, mut found, scaled) = (Vec::new(), Vec::new(), scaled(graph, scale));
     let mut probed = rebuild(graph, same, |b, node, operands| {
         let outputs = b.apply(node.op, operands, node.attrs.clone())?;
         let float = outputs.iter().copied().find(|&v| b.ty(v).dtype.is_float() && b.ty(v).shape.numel() > 0);
@@ -41,7 +58,8 @@ pub fn probes(graph: &Graph) -> Result<(Graph, Vec<Probe>)> {
             let largest = b.one(&AMAX, &[magnitude], Attrs::new())?;
             let largest = b.cast(largest, DType::F32)?;
             found.push(b.reshape(largest, &[1])?);
-            probes.push(Probe { op: node.op, origin: node.origin, phase: node.phase, dtype });
+            let scaled = node.outputs.iter().any(|v| scaled[v.0 as usize]);
+            probes.push(Probe { op: node.op, origin: node.origin, phase: node.phase, dtype, scaled });
         }
         Ok(outputs)
     })?;
@@ -123,7 +141,7 @@ mod tests {
             (Fault::Tiny, true, [2.0, 3.0, 3.0 * (-60f64).exp2(), 12.0 * (-60f64).exp2()]),
             (Fault::Nan, false, [2.0, 3.0, 3.0, 12.0]),
         ] {
-            let (probed, probes) = probes(&inject(&graph, NodeId(1), fault).unwrap()).unwrap();
+            let (probed, probes) = probes(&inject(&graph, NodeId(1), fault).unwrap(), None).unwrap();
             crate::graph::verify(&probed).unwrap();
             let inputs = [
                 Tensor::float(DType::F32, [2], vec![1.0, -0.5]),

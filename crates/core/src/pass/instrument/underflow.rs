@@ -4,7 +4,7 @@
 //! both and do not count. Nor do those that follow from an element lost earlier: each loss counts once, where
 //! it happens.
 
-use super::probes::Probe;
+use super::probes::{Probe, scaled};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -22,12 +22,12 @@ use crate::pass::upcast::attributes;
 /// node. The other results keep their bits.
 ///
 /// `graph` is differentiated and decomposed. The second part of the answer names the probes and says how many
-/// elements each has.
+/// elements each has. `scale` is the input that is the loss scale, if there is one.
 ///
 /// # Errors
 /// Refusals of type rules: none for a legal graph.
-pub fn underflow(graph: &Graph, low: DType) -> Result<(Graph, Vec<(Probe, usize)>)> {
-    let (mut probes, mut counts) = (Vec::new(), Vec::new());
+pub fn underflow(graph: &Graph, low: DType, scale: Option<ValueId>) -> Result<(Graph, Vec<(Probe, usize)>)> {
+    let (mut probes, mut counts, scaled) = (Vec::new(), Vec::new(), scaled(graph, scale));
     let counted = rebuild(graph, same, |b, node, operands| {
         let outputs = b.apply(node.op, operands, node.attrs.clone())?;
         let is_low = |b: &Builder, v: ValueId| b.ty(v).dtype == low && b.ty(v).shape.numel() > 0;
@@ -52,7 +52,8 @@ pub fn underflow(graph: &Graph, low: DType) -> Result<(Graph, Vec<(Probe, usize)
             let all: Vec<usize> = (0..b.ty(lost).shape.rank()).collect();
             let count = b.sum(lost, &all, false)?;
             counts.push(b.reshape(count, &[1])?);
-            let probe = Probe { op: node.op, origin: node.origin, phase: node.phase, dtype: low };
+            let scaled = node.outputs.iter().any(|v| scaled[v.0 as usize]);
+            let probe = Probe { op: node.op, origin: node.origin, phase: node.phase, dtype: low, scaled };
             probes.push((probe, b.ty(v).shape.numel()));
         }
         Ok(outputs)
@@ -84,7 +85,7 @@ mod tests {
         let loss = b.sum(y, &[0], false).unwrap();
         b.output("loss", loss, OutputRole::User);
         let d = pass::differentiate(b.finish(), loss).unwrap().graph;
-        let (counted, probes) = underflow(&pass::decompose(d.clone()).unwrap(), DType::F16).unwrap();
+        let (counted, probes) = underflow(&pass::decompose(d.clone()).unwrap(), DType::F16, None).unwrap();
         crate::graph::verify(&counted).unwrap();
         // 2⁻¹⁰ x: nothing to lose, gone (f16 begins at 2⁻²⁴), gone, just there.
         let x = Tensor::float(DType::F16, [4], vec![0.0, 2f64.powi(-20), -(2f64.powi(-16)), 2f64.powi(-14)]);
@@ -99,6 +100,6 @@ mod tests {
         assert!(named.contains(&(("mul", 4), 2.0)), "{named:?}");
         assert!(probes.iter().all(|(t, _)| t.phase == Phase::Backward));
         // bf16 has the range of f32.
-        assert!(underflow(&d, DType::BF16).unwrap().1.is_empty());
+        assert!(underflow(&d, DType::BF16, None).unwrap().1.is_empty());
     }
 }
