@@ -6,8 +6,8 @@
 
 A case is drawn from its number and the seed, exported, recorded (`record` compares the archive with the module's own float64
 gradients), and checked by `headwater check`. Each precision of a case is `pass`, `differs`, `not proved`, `refused` with a code, or
-`crash`: a panic, or a code that says that Headwater is at fault. Archives and goldens of all but passes stay in DIR, results in
-`DIR/awkward.json`.
+`crash`: a panic, a code that says that Headwater is at fault, or an exit status that has no meaning. Archives and goldens of all
+but passes stay in DIR, results in `DIR/awkward.json`.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from .recorder import SUFFIX, record
 BATCH, ROWS, WIDTH = 2, 5, 4
 PRECISIONS = "f64", "f32", "bf16"
 DEFECTS = {"HW-C001", "HW-C010", "HW-I016"}  # codes of rules that the compiler itself breaks
+PASSED, FAILED, DIFFERS, NOT_PROVED = 0, 1, 3, 4  # exit status of `headwater check`
 MIN = torch.finfo(torch.float32).min
 
 
@@ -393,16 +394,18 @@ def check(binary, archive, golden, precision, device="cpu"):
     text = (done.stdout + done.stderr).strip()
     code = re.search(r"HW-[A-Z]\d{3}", done.stderr)
     said = next((line for line in done.stderr.splitlines() if "HW-" in line), text.splitlines()[-1] if text else "")[:400]
-    if done.returncode == 0:
+    panicked = "panicked" in text or code and code.group() in DEFECTS
+    if done.returncode == PASSED and not panicked:
         return "pass", ""
-    if done.returncode < 0 or done.returncode == 101 or "panicked" in text or code and code.group() in DEFECTS:
-        return "crash", said
-    if done.returncode == 3:
+    if done.returncode == DIFFERS and not panicked:
         rows = [line for line in done.stdout.splitlines() if "DIFFERS" in line]
         return "differs", " | ".join(" ".join(r.split()) for r in rows[:3])[:400] or said
-    if code:
+    if done.returncode == NOT_PROVED and not panicked:
+        return "not proved", said
+    if done.returncode == FAILED and code and not panicked:
         return f"refused {code.group()}", said
-    return "not proved", said
+    # A signal, or an end that `headwater check --help` does not have.
+    return "crash", f"status {done.returncode}: {said}"
 
 
 def reduced(case, number, folder, binary, precisions, devices):

@@ -51,3 +51,25 @@ def test_a_wrong_gradient_is_seen(tmp_path):
     save(tensors, golden, metadata)
     for precision in awkward.PRECISIONS:
         assert awkward.check(BINARY, archive, golden, precision)[0] == "differs"
+
+
+@pytest.mark.parametrize(
+    ("script", "verdict"),
+    [
+        ("exit 0", "pass"),
+        ("exit 3", "differs"),
+        ("exit 4", "not proved"),
+        ("echo 'error: HW-I002: no' >&2; exit 1", "refused HW-I002"),
+        ("echo 'error: HW-C001: defect' >&2; exit 1", "crash"),
+        ("echo 'error: without a code' >&2; exit 1", "crash"),
+        ("exit 2", "crash"),
+        ("exit 101", "crash"),
+        ("echo \"thread 'main' panicked\" >&2; exit 4", "crash"),
+        ("kill -9 $$", "crash"),
+    ],
+)
+def test_an_end_without_a_meaning_is_a_crash(script, verdict, tmp_path):
+    binary = tmp_path / "headwater"
+    binary.write_text(f"#!/bin/sh\n{script}\n")
+    binary.chmod(0o755)
+    assert awkward.check(binary, "model.pt2", "model.golden.safetensors", "f64")[0] == verdict
