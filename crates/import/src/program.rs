@@ -272,7 +272,8 @@ fn check_version(head: &schema::Head) -> Result<()> {
     }
     Err(refuse!(
         Version,
-        "export schema version {}.{}: only major version {} is read; export again with PyTorch 2.13",
+        "export schema version {}.{}: only major version {} is read, which PyTorch 2.13 to 2.15 write; export \
+         again with one of them",
         head.schema_version.major,
         head.schema_version.minor,
         schema::MAJOR
@@ -290,7 +291,7 @@ fn model_name(archive: &Archive) -> Result<String> {
     match &names[..] {
         [] => Err(refuse!(
             Missing,
-            "the archive has no `models/*.json`; save with `torch.export.save` of PyTorch 2.13"
+            "the archive has no `models/*.json`; save with `torch.export.save` of PyTorch 2.13 or later"
         )),
         [one] => Ok(one.to_string()),
         many if many.contains(&"model") => Ok("model".into()),
