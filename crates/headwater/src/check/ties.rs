@@ -2,8 +2,8 @@
 
 use super::step::{Given, feed};
 use crate::core::compile::{self, Goal, Options};
-use crate::core::graph::{Graph, OutputRole};
-use crate::core::{Builder, DType, reference};
+use crate::core::graph::{Graph, Node, OutputRole};
+use crate::core::{Attr, Builder, DType, reference};
 use crate::golden::Golden;
 use crate::model::BoundModel;
 use anyhow::Result;
@@ -11,7 +11,10 @@ use anyhow::Result;
 /// The nodes of the forward pass that order equal keys: operator and place.
 pub(super) fn found(bound: &BoundModel, golden: &Golden) -> Result<Vec<String>> {
     let mut b = Builder::extend(Graph { outputs: vec![], ..bound.graph.clone() });
-    let nodes: Vec<_> = bound.graph.nodes.iter().filter(|n| n.op.orders_ties()).collect();
+    // PyTorch's stable sort leaves equal keys as they are.
+    let stable =
+        |n: &Node| n.attrs.iter().any(|(name, value)| (name, value) == ("stable", &Attr::Bool(true)));
+    let nodes: Vec<_> = bound.graph.nodes.iter().filter(|n| n.op.orders_ties() && !stable(n)).collect();
     for (i, node) in nodes.iter().enumerate() {
         if let Some(keys) = node.inputs.first().copied().flatten() {
             b.output(format!("keys.{i}"), keys, OutputRole::User);
@@ -29,14 +32,17 @@ pub(super) fn found(bound: &BoundModel, golden: &Golden) -> Result<Vec<String>> 
     let keys = reference::run(&graph, &feed(&graph, &graph, bound, golden, given)?)?;
     let mut found = Vec::new();
     for (node, keys) in nodes.iter().zip(keys) {
-        let rank = keys.shape().rank();
-        let dim = node.attrs.iter().find(|(name, _)| *name == "dim");
-        let dim = match dim.map(|d| d.1) {
-            Some(crate::core::Attr::Int(d)) => d.rem_euclid(rank.max(1) as i64) as usize,
-            _ => rank.saturating_sub(1),
+        let shape = keys.shape();
+        let last = shape.rank().saturating_sub(1);
+        let attr = |name: &str| node.attrs.iter().find(|a| a.0 == name).map(|a| a.1);
+        let dim = match (attr("dim"), node.op.name) {
+            (Some(Attr::Int(d)), _) => Some(d.rem_euclid(last as i64 + 1) as usize),
+            (_, "quantile") => None,
+            (_, "msort") => Some(0),
+            _ => Some(last),
         };
-        let inner: usize = keys.shape().iter().skip(dim + 1).product();
-        let length = keys.shape().get(dim).copied().unwrap_or(1);
+        let inner: usize = dim.map_or(1, |d| shape.iter().skip(d + 1).product());
+        let length = dim.map_or(shape.numel(), |d| shape.get(d).copied().unwrap_or(1));
         let numbers = keys.to_f64();
         let equal = (0..numbers.len()).filter(|i| (i / inner).is_multiple_of(length)).any(|first| {
             let mut row: Vec<f64> = (0..length).map(|k| numbers[first + k * inner]).collect();
