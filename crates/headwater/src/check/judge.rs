@@ -132,10 +132,10 @@ impl Value {
         c.nans = (nans(&want), nans(&self.got));
         c.elements = apart
             .iter()
-            .zip(&self.bound.elements)
+            .zip(self.bound.elements.iter().zip(&self.bound.sizes))
             .zip(&want)
-            .filter(|((d, b), w)| {
-                let near = d.abs() <= *b + last * w.abs().max(c.norm / (want.len() as f64).sqrt());
+            .filter(|((d, (bound, size)), w)| {
+                let near = d.abs() <= *bound + last * w.abs().max(**size);
                 !near
             })
             .count();

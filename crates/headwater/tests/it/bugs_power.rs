@@ -81,9 +81,15 @@ fn honest_values_are_proved_where_bounds_were_too_tight() {
 
 /// A golden with a value times a number.
 fn changed(golden: &Path, key: &str, by: f64) -> (tempfile::TempDir, PathBuf) {
+    changed_by(golden, key, |_| by)
+}
+
+/// A golden with the elements of a value times numbers.
+fn changed_by(golden: &Path, key: &str, by: impl Fn(usize) -> f64) -> (tempfile::TempDir, PathBuf) {
     let mut file = TensorFile::read(golden).unwrap();
     let t = file.tensors.get_mut(key).unwrap();
-    *t = Tensor::float(t.dtype(), t.shape().clone(), t.to_f64().into_iter().map(|x| x * by).collect());
+    let changed = t.to_f64().into_iter().enumerate().map(|(i, x)| x * by(i));
+    *t = Tensor::float(t.dtype(), t.shape().clone(), changed.collect());
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("changed.golden.safetensors");
     file.write(&path).unwrap();
@@ -125,16 +131,31 @@ fn neighbours_are_proved_and_their_mutations_found() {
     }
 }
 
+/// `cat([h, 1e9 · h])`, of four rows of eight each: an element of `h` that is half of what it should be is found
+/// beside elements a billion times larger.
+#[test]
+fn small_elements_beside_huge_ones_are_compared() {
+    let (model, golden) = open("power_element_sizes");
+    for dtype in [DType::F64, DType::F32, DType::BF16] {
+        let [_, open, differ] = verdicts(&model, &golden, dtype);
+        assert!(open.is_empty() && differ.is_empty(), "{dtype}: {open:?} {differ:?}");
+        let (_dir, wrong) = changed_by(&golden, "output.1", |i| if i == 35 { 0.5 } else { 1.0 });
+        assert_eq!(verdicts(&model, &wrong, dtype)[2], ["output 1"], "{dtype}");
+    }
+}
+
 #[test]
 fn ties_are_named_as_ties() {
-    let (model, golden) = open("ties_router_zero");
-    let report = check(&model, &Golden::read(&golden).unwrap(), DType::F64, &Cpu::new(2)).unwrap();
-    assert!(!report.passed());
-    let said = report.evidence().join("\n");
-    assert!(
-        said.contains("topk") && said.contains("PyTorch leaves open which of them comes first"),
-        "{said}"
-    );
+    for (name, operator) in [("ties_router_zero", "topk at "), ("kthvalue_ties", "kthvalue at ")] {
+        let (model, golden) = open(name);
+        let report = check(&model, &Golden::read(&golden).unwrap(), DType::F64, &Cpu::new(2)).unwrap();
+        assert!(!report.passed(), "{name}");
+        let said = report.evidence().join("\n");
+        assert!(
+            said.contains(operator) && said.contains("PyTorch leaves open which of them comes first"),
+            "{said}"
+        );
+    }
 }
 
 /// Every pair of archive and golden in a folder and below, but for those of `bugs`.

@@ -11,7 +11,7 @@
 //! applications", R. Soc. Open Sci. 9, 2022).
 
 use super::{Rounding, accumulator, moves, reference_error};
-use crate::attr::Attrs;
+use crate::attr::{Attr, Attrs};
 use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
 use crate::expr::{Binary, Unary};
@@ -30,12 +30,18 @@ use std::sync::Arc;
 pub const ROUNDING: [&str; 2] = ["rounding.function", "rounding.width"];
 
 /// The number of the `n`-th rounding function: none is a small multiple of another, which would make them
-/// alike (SplitMix64).
+/// alike.
 pub fn function(n: usize) -> f64 {
-    let mut h = (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed(n as u64) >> 11) as f64 / f64::exp2(53.0)
+}
+
+/// The `n`-th number of SplitMix64 with the seed 0 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators", OOPSLA 2014).
+pub(super) fn mixed(n: u64) -> u64 {
+    let mut h = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     h = (h ^ (h >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     h = (h ^ (h >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    ((h ^ (h >> 31)) >> 11) as f64 / f64::exp2(53.0)
+    h ^ (h >> 31)
 }
 
 /// Bits of significand that stand for the 53 of f64, so that roundings of f64 arithmetic itself do not count.
@@ -110,7 +116,10 @@ fn widened(ty: &TensorType) -> TensorType {
 
 /// True for kernels that compare and choose, or move, and compute nothing.
 fn selects(graph: &Graph, node: &Node) -> bool {
-    const CHOOSE: [&str; 10] = [
+    const CHOOSE: [&str; 16] = [
+        "sort",
+        "argsort",
+        "msort",
         "topk",
         "kthvalue",
         "median",
@@ -118,13 +127,25 @@ fn selects(graph: &Graph, node: &Node) -> bool {
         "nanmedian",
         "nanmedian_dim",
         "mode",
+        "cummax",
+        "cummin",
+        "adaptive_max_pool2d",
         "max_pool1d_with_indices",
         "max_pool2d_with_indices",
         "max_pool3d_with_indices",
     ];
     let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
     let free = node.op.cost_of(&graph.cx(node), &types).0 == 0.0;
-    free || node.op.orders_ties() || CHOOSE.contains(&node.op.name)
+    // Puts elements in the place of others, or keeps the largest.
+    let puts = match node.op.name {
+        "scatter" => match node.attrs.get("reduce") {
+            Some(Attr::Str(how)) => how == "amax" || how == "amin",
+            reduce => reduce.is_none(),
+        },
+        "_index_put_impl" => node.attrs.get("accumulate") == Some(&Attr::Bool(false)),
+        _ => false,
+    };
+    free || puts || CHOOSE.contains(&node.op.name)
 }
 
 /// For attention and its gradient: the deviation of the operands of products and their number. Both directions
@@ -234,7 +255,11 @@ fn program(
             }
             (Instr::Unary(op, old), moved) if float(*old) && float(at) && rounds(*op) => {
                 let y = w.write(moved);
-                let y = if elementary(*op) { w.off(y, ELEMENTARY * sum) } else { y };
+                let y = match op {
+                    Unary::Ndtr => w.off_one(y, ELEMENTARY * sum),
+                    op if elementary(*op) => w.off(y, ELEMENTARY * sum),
+                    _ => y,
+                };
                 w.round(y, grid)
             }
             (Instr::Binary(op, old, _), moved) if float(*old) && rounds_two(*op) => {
@@ -440,13 +465,30 @@ impl Writer {
         if deviation == 0.0 {
             return x;
         }
+        let (share, one) = (self.share(x, deviation, place), self.float(1.0));
+        let factor = self.binary(Binary::Add, share, one);
+        let moved = self.binary(Binary::Mul, x, factor);
+        self.unless_whole(x, moved)
+    }
+
+    /// A number off by a random share of 1, as `Φ` is where it is computed as `(1 + erf) / 2`, in PyTorch too, or is 0
+    /// below some number.
+    fn off_one(&mut self, x: Reg, deviation: f64) -> Reg {
+        let share = self.share(x, deviation, None);
+        let moved = self.binary(Binary::Add, x, share);
+        self.unless_whole(x, moved)
+    }
+
+    /// A random number of some standard deviation.
+    fn share(&mut self, x: Reg, deviation: f64, place: Option<Reg>) -> Reg {
         let random = self.random(x, 12_582_917.0, place);
         // Uniform in ±√3 has the deviation 1.
         let width = self.float(12f64.sqrt() * deviation);
-        let share = self.binary(Binary::Mul, random, width);
-        let one = self.float(1.0);
-        let factor = self.binary(Binary::Add, share, one);
-        let moved = self.binary(Binary::Mul, x, factor);
+        self.binary(Binary::Mul, random, width)
+    }
+
+    /// A number where it is whole, and its neighbour where it is not.
+    fn unless_whole(&mut self, x: Reg, moved: Reg) -> Reg {
         let whole = self.unary(Unary::Round, x);
         let whole = self.binary(Binary::Eq, whole, x);
         let (size, most) = (self.unary(Unary::Abs, x), self.float(WHOLE));

@@ -8,6 +8,7 @@
 //! (Statistica Sinica 6, 1996). It is 1 for a scalar and grows with independent errors. What roundings do in
 //! all runs alike, or what rounding to nearest does beyond that, is no chance, and is added.
 
+use super::rounded::{mixed, unit};
 use crate::dtype::DType;
 
 /// Chance that an honest value breaks its bound, if errors are distributed normally.
@@ -16,6 +17,9 @@ pub const CHANCE: f64 = 1e-8;
 /// Coordinates of a sketch: errors of more elements are projected to so many, inner products kept in
 /// expectation.
 const SKETCH: usize = 256;
+
+/// Elements that are larger by more than this are of another class: a mask of -1e9 beside scores.
+const CLASS: f64 = 1024.0;
 
 /// Errors of one value in several runs.
 #[derive(Clone, Debug)]
@@ -46,6 +50,8 @@ pub struct Bound {
     pub deviation: f64,
     /// Bound of each element.
     pub elements: Vec<f64>,
+    /// By element, the root mean square of the numbers of its class, without rounding.
+    pub sizes: Vec<f64>,
 }
 
 impl Spread {
@@ -112,7 +118,8 @@ impl Spread {
         let wild = self.wild.iter().any(|w| *w);
         if elements == 0 || runs < 2.0 || wild {
             let all = if wild { f64::INFINITY } else { 0.0 };
-            return Bound { norm: all, factor: f64::INFINITY, deviation: all, elements: vec![all; elements] };
+            let (factor, elements, sizes) = (f64::INFINITY, vec![all; elements], vec![all; elements]);
+            return Bound { norm: all, factor, deviation: all, elements, sizes };
         }
         let total = self.squares.iter().sum::<f64>() / n;
         let deviation = total.sqrt();
@@ -121,11 +128,12 @@ impl Spread {
         let factor = quantile(freedom, n * freedom, CHANCE).sqrt() * more;
         let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>();
         let systematic = (norm(&self.mean).max(norm(&self.nearest)) - total).max(0.0).sqrt();
-        // The largest of the elements: each by its own deviation, or by that of all.
+        // The largest of the elements: each by its own deviation, or by that of its class.
         let chance = CHANCE / elements as f64;
         let (own, common) = (quantile(1.0, n, chance).sqrt(), quantile(1.0, 1e6, chance).sqrt());
-        let common = common * (total / elements as f64).sqrt();
+        let classes = self.classes();
         let each = (0..elements).map(|i| {
+            let common = common * (classes[i].0 / n).sqrt();
             let own = own * (self.squares[i] / n).sqrt();
             let systematic = self.mean[i].abs().max(self.nearest[i].abs());
             let spacing = self.dtype.epsilon() * self.exact[i].abs();
@@ -137,7 +145,38 @@ impl Spread {
             factor,
             deviation: scale * deviation,
             elements: each.collect(),
+            sizes: classes.iter().map(|c| c.1.sqrt()).collect(),
         }
+    }
+
+    /// By element, the mean of the squared deviations of its class, and of its squared numbers. Of its class are
+    /// the elements that are at most [`CLASS`] times as large as it or as the eighth of all that is smallest: what
+    /// roundings decide, and none of the runs has decided otherwise, moves an element as others of its size.
+    /// What is zero up to the roundings of f64 beside the largest, and what is not finite, has the class of the
+    /// median of the rest.
+    fn classes(&self) -> Vec<(f64, f64)> {
+        let mut sizes: Vec<f64> = self.exact.iter().map(|x| x.abs()).filter(|x| x.is_finite()).collect();
+        sizes.sort_by(f64::total_cmp);
+        let zero = sizes.last().copied().unwrap_or(0.0) * unit(DType::F64);
+        sizes.retain(|&x| x > zero);
+        let [least, median] = [8, 2].map(|part| sizes.get(sizes.len() / part).copied().unwrap_or(0.0));
+        let size = |i: usize| match self.exact[i].abs() {
+            x if x > zero && x.is_finite() => x.max(least),
+            _ => median,
+        };
+        let mut order: Vec<usize> = (0..self.exact.len()).collect();
+        order.sort_by(|&a, &b| size(a).total_cmp(&size(b)));
+        let mut out = vec![(0.0, 0.0); order.len()];
+        let (mut squares, mut numbers, mut count) = (0.0, 0.0, 0);
+        for &i in &order {
+            while let Some(&next) = order.get(count).filter(|&&next| size(next) <= CLASS * size(i)) {
+                squares += self.squares[next];
+                numbers += Some(self.exact[next].powi(2)).filter(|x| x.is_finite()).unwrap_or(0.0);
+                count += 1;
+            }
+            out[i] = (squares / count as f64, numbers / count as f64);
+        }
+        out
     }
 
     /// Degrees of freedom of the errors.
@@ -177,10 +216,7 @@ fn sketch(errors: &[f64]) -> Vec<f64> {
     }
     let mut out = vec![0.0; SKETCH];
     for (i, e) in errors.iter().enumerate() {
-        let mut h = (i as u64).wrapping_add(0x9E37_79B9_7F4A_7C15);
-        h = (h ^ (h >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        h = (h ^ (h >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        h ^= h >> 31;
+        let h = mixed(i as u64);
         out[(h % SKETCH as u64) as usize] += if h >> 63 == 0 { *e } else { -*e };
     }
     out
@@ -267,6 +303,29 @@ mod tests {
             let freedom = spread.freedom() / independent as f64;
             assert!(freedom > 0.5 && freedom < 2.0, "{independent} of {elements}: {freedom}");
         }
+    }
+
+    #[test]
+    fn small_elements_are_bounded_beside_huge_ones() {
+        // Masks of -1e9, scores of 1 and rounding of each by its own size.
+        let mut seed = 3;
+        let exact = |i: usize| if i.is_multiple_of(2) { -1e9 } else { 1.0 };
+        let mut spread = Spread::new((0..64).map(exact).collect(), DType::BF16, 1.0);
+        for _ in 0..16 {
+            let value: Vec<f64> = (0..64).map(|i| exact(i) * (1.0 + 2e-3 * normal(&mut seed))).collect();
+            spread.add(&value);
+        }
+        let bound = spread.bound(1.0);
+        for i in 0..64 {
+            let share = bound.elements[i] / exact(i).abs();
+            assert!(share > 0.01 && share < 0.2, "element {i}: {share}");
+            assert_eq!(bound.sizes[i] > 1e8, i.is_multiple_of(2));
+        }
+        // A mask of zeros is of the class of what it masks.
+        let mut spread = Spread::new(vec![0.0, 1.0, 2.0, 0.0], DType::BF16, 1.0);
+        (0..16).for_each(|_| spread.add(&[0.0, 1.0 + 1e-2 * normal(&mut seed), 2.0, 0.0]));
+        let bound = spread.bound(1.0);
+        assert!(bound.elements[0] > 1e-2 && bound.elements[0] < 0.2, "{:?}", bound.elements);
     }
 
     #[test]
