@@ -2,7 +2,7 @@
 //! not, libraries that lack something, failures of every call, and nothing live at the end.
 
 use crate::common::*;
-use headwater::check::check;
+use headwater::check::{Compared, Verdict, check};
 use headwater::golden::Golden;
 use headwater::inspect::{inspect, tables::tables};
 use headwater::model::Model;
@@ -170,7 +170,9 @@ fn models_agree_with_pytorch() {
         let golden = Golden::read(&folder.join(format!("{family}.train.golden.safetensors"))).unwrap();
         let before: Vec<u64> = wanted.iter().map(|name| machine.calls(name)).collect();
         let report = check(&model, &golden, precision, &device).unwrap_or_else(|e| panic!("{family}: {e:#}"));
-        let wrong: Vec<_> = report.compared.iter().filter(|c| !c.passed()).map(|c| &c.name).collect();
+        // In f32 all is proved.
+        let agrees = |c: &Compared| c.passed() && (precision != F32 || c.verdict == Verdict::Proved);
+        let wrong: Vec<_> = report.compared.iter().filter(|c| !agrees(c)).map(|c| &c.name).collect();
         assert!(wrong.is_empty() && report.missing.is_empty(), "{family} in {precision}: {wrong:?}");
         for (name, before) in wanted.iter().zip(before) {
             assert!(machine.calls(name) > before, "{family} in {precision} does not call {name}");

@@ -2,6 +2,8 @@
 
 pub mod op;
 
+use headwater::check::{Compared, Verdict};
+use headwater::core::DType;
 use headwater::core::device::Device;
 use headwater::cpu::Cpu;
 use headwater::import::Dims;
@@ -12,6 +14,13 @@ use headwater::train::with_trainer;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+/// True if a value agrees with PyTorch's: proved in f64 and f32, within its bound in lower precision, where some
+/// bounds are wider than a value.
+pub fn agrees(c: &Compared, precision: DType) -> bool {
+    let low = precision.epsilon() > DType::F32.epsilon();
+    if low { c.passed() } else { c.verdict == Verdict::Proved }
+}
 
 /// End of a run.
 pub struct Run {
