@@ -253,6 +253,6 @@ fn infinite_masks_are_no_overflow_of_gradients() {
         let [model, golden] = [&model, &golden].map(|path| path.to_str().unwrap());
         let (code, out, said) = headwater(&["check", model, golden, "--precision", precision]);
         assert_eq!(code, 0, "{precision}: {out}{said}");
-        assert!(precision == "bf16" || out.contains("no gradient overflows f16"), "{out}");
+        assert!(!out.contains("whatever the loss scale"), "{out}");
     }
 }

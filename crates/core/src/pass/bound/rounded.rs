@@ -569,6 +569,8 @@ fn smallest(dtype: DType) -> f64 {
 mod tests {
     use super::*;
     use crate::graph::OutputRole;
+    use crate::ops::pointwise::ndtr::NDTR;
+    use crate::ops::reduce::cummax::CUMMAX;
     use crate::{Tensor, reference};
 
     /// Outputs of a graph of one input `x`, rounded by a function: 0 is round to nearest.
@@ -659,6 +661,23 @@ mod tests {
             let apart = (got[1][0] - total).abs();
             assert!(apart > 0.0 && apart < 3.0 * 16.0 * 16.0 * unit(DType::F32), "{apart:e}");
         }
+    }
+
+    #[test]
+    fn what_chooses_makes_no_error_and_the_normal_distribution_one_relative_to_1() {
+        let g = graph(DType::F32, 4, |b, x| {
+            let most = b.apply(&CUMMAX, &[Some(x)], Attrs::new().with("dim", 0)).unwrap()[0];
+            vec![most, b.call(&NDTR, &[x]).unwrap()]
+        });
+        let x = [-8.1f32, -7.3, -6.7, -6.1].map(f64::from);
+        let mut apart = 0.0f64;
+        for function in 1..20 {
+            let got = run(&g, &x, function);
+            assert_eq!(got[0], x);
+            // Φ(-8.1) is 3e-16.
+            apart = apart.max(got[1][0].abs());
+        }
+        assert!(apart > unit(DType::F32) && apart < 10.0 * unit(DType::F32), "{apart:e}");
     }
 
     #[test]

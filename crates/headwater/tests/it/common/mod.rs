@@ -15,11 +15,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// True if a value agrees with PyTorch's: proved in f64 and f32, within its bound in lower precision, where some
-/// bounds are wider than a value.
+/// True if a value agrees with PyTorch's. In f64 and f32 it is proved, unless nothing can prove it: NaN where PyTorch has
+/// it, and zeros beside which there is nothing. In lower precision it is within its bound, which may be wider than the
+/// value.
 pub fn agrees(c: &Compared, precision: DType) -> bool {
     let low = precision.epsilon() > DType::F32.epsilon();
-    if low { c.passed() } else { c.verdict == Verdict::Proved }
+    let unprovable = c.zero || c.nans.0 > 0 && c.nans.0 == c.nans.1;
+    c.verdict == Verdict::Proved || c.passed() && (low || unprovable)
 }
 
 /// End of a run.
