@@ -23,6 +23,7 @@ pub mod origin;
 pub mod pass;
 pub mod plan;
 pub mod random;
+pub mod ranks;
 pub mod reference;
 pub mod row;
 pub mod shape;

@@ -280,7 +280,7 @@ impl Target {
         }
         match op.row_program(cx, outs) {
             Ok(Some(program)) => self.program(&program),
-            Ok(None) if matches!(op.body, Body::Kernel(_) | Body::Update(_)) => {
+            Ok(None) if matches!(op.body, Body::Kernel(_) | Body::Update(_) | Body::Collective(_)) => {
                 self.operators.support(op, cx, outs)
             }
             Ok(None) => Support::Native,

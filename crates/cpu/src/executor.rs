@@ -73,6 +73,7 @@ struct Workspace {
 
 impl Loaded {
     pub(crate) fn new(plan: &Plan, pool: &Pool, tier: Tier, kernels: &Kernels) -> Result<Self> {
+        plan.check_ranks(1)?;
         let mut steps = Vec::with_capacity(plan.steps.len());
         let mut size = ScratchSize::default();
         for step in &plan.steps {

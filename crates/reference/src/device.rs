@@ -13,6 +13,10 @@ use headwater_core::target::{
 };
 use headwater_core::{DType, TensorType, fail};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Time for which a rank waits in a collective for others.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The reference device. See the crate's description.
 #[derive(Clone)]
@@ -33,8 +37,27 @@ impl Reference {
         Reference::of("reference:wide", true, seed)
     }
 
+    /// Devices of `ranks` ranks that meet in collectives, with f64 and i64 arithmetic. The seed decides the
+    /// order in which all their streams take turns. Work is done while a host waits for some: each rank may
+    /// have a thread, or one thread submits the work of all before it waits. A rank that waits in a collective
+    /// for longer than [`PATIENCE`] fails, and names those that have not come.
+    pub fn world(ranks: usize, seed: u64) -> Vec<Reference> {
+        Reference::patient_world(ranks, seed, PATIENCE)
+    }
+
+    /// As [`Reference::world`], with another patience.
+    pub fn patient_world(ranks: usize, seed: u64, patience: Duration) -> Vec<Reference> {
+        let own = |machine: Machine| Reference {
+            name: format!("reference:rank{}", machine.rank()),
+            target: target(true),
+            machine: Arc::new(machine),
+        };
+        Machine::world(ranks, seed, patience).into_iter().map(own).collect()
+    }
+
     fn of(name: &str, wide: bool, seed: u64) -> Reference {
-        Reference { name: name.into(), target: target(wide), machine: Arc::new(Machine::new(seed)) }
+        let machine = Machine::world(1, seed, PATIENCE).swap_remove(0);
+        Reference { name: name.into(), target: target(wide), machine: Arc::new(machine) }
     }
 }
 

@@ -2,15 +2,17 @@
 
 use crate::machine::User;
 use crate::machine::{Machine, StreamId};
+use crate::meeting::Issue;
 use crate::memory::{Memory, ReferenceBuffer};
 use crate::stream::ReferenceStream;
 use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
+use headwater_core::ops::collective::is_collective;
 use headwater_core::pass::STREAMS;
 use headwater_core::plan::{ARENA, Plan, SegmentId, SegmentKind, Step, TensorView, Work};
 use headwater_core::reference::memory::{self as interpreter, Segments};
 use headwater_core::target::{Support, Target};
-use headwater_core::{OpCx, TensorType, ensure, fail};
+use headwater_core::{Attrs, OpCx, OpDef, Tensor, TensorType, ensure, fail};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,6 +50,7 @@ impl Loaded {
         let wanted = target.memory.alignment;
         let aligned = plan.alignment.is_multiple_of(wanted);
         ensure!(aligned, Plan, "the plan is aligned to {} bytes, this device to {wanted}", plan.alignment);
+        plan.check_ranks(machine.ranks())?;
         for step in &plan.steps {
             let named = |e: Error| e.in_op(step.op).at(&origin(plan, step));
             check(target, plan, step).map_err(named)?;
@@ -178,18 +181,49 @@ impl Shared {
 
     fn step(&self, i: usize, all: &mut Locked, user: User) -> Result<()> {
         let step = &self.plan.steps[i];
+        self.take_reads(i, all, user)?;
+        self.take_writes(i, all, user)?;
+        interpreter::step(step, all)?;
+        self.end(i, all, user)
+    }
+
+    /// The operands of a step that is a collective.
+    fn read(&self, i: usize, all: &mut Locked, user: User) -> Result<Vec<Option<Tensor>>> {
+        self.take_reads(i, all, user)?;
+        let loaded = |v: &Option<TensorView>| v.as_ref().map(|v| interpreter::load(v, all)).transpose();
+        self.plan.steps[i].reads.iter().map(loaded).collect()
+    }
+
+    /// Writes the results of a step that is a collective.
+    fn write(&self, i: usize, results: &[Tensor], all: &mut Locked, user: User) -> Result<()> {
+        self.take_writes(i, all, user)?;
+        let written = self.plan.steps[i].writes.iter().zip(results);
+        written.into_iter().try_for_each(|(v, t)| interpreter::store(v, t, all))?;
+        self.end(i, all, user)
+    }
+
+    fn take_reads(&self, i: usize, all: &mut Locked, user: User) -> Result<()> {
         self.begins[i].iter().for_each(|b| all.0[0].poison(b.clone()));
-        for v in step.reads.iter().flatten() {
+        for v in self.plan.steps[i].reads.iter().flatten() {
             let elements = all.elements(v)?;
             all.take(v, &elements, false, user)?;
             let memory = &all.0[v.place.segment.0 as usize];
             elements.into_iter().try_for_each(|e| memory.read(e))?;
         }
-        for v in &step.writes {
+        Ok(())
+    }
+
+    fn take_writes(&self, i: usize, all: &mut Locked, user: User) -> Result<()> {
+        for v in &self.plan.steps[i].writes {
             let elements = all.elements(v)?;
             all.take(v, &elements, true, user)?;
         }
-        interpreter::step(step, all)?;
+        Ok(())
+    }
+
+    /// Notes what a step has written, and makes undefined what ends with it.
+    fn end(&self, i: usize, all: &mut Locked, user: User) -> Result<()> {
+        let step = &self.plan.steps[i];
         for v in &step.writes {
             let elements = all.elements(v)?;
             let memory = &mut all.0[v.place.segment.0 as usize];
@@ -240,7 +274,10 @@ impl Run {
                     self.machine.wait(on(i), *mark)?;
                 }
             }
-            self.task(on(i), i, move |run, all, user| run.shared.timed(i, all, user))?;
+            match &plan.steps[i].work {
+                Work::Kernel { op, attrs } if is_collective(op) => self.meet(on(i), i, op, attrs)?,
+                _ => self.task(on(i), i, move |run, all, user| run.shared.timed(i, all, user))?,
+            }
             if plan.waits.iter().any(|w| w.on == i) {
                 marks.insert(i, self.machine.mark(on(i))?);
             }
@@ -257,6 +294,57 @@ impl Run {
         Ok(())
     }
 
+    /// Appends a collective step.
+    fn meet(&self, stream: StreamId, step: usize, op: &'static OpDef, attrs: &Attrs) -> Result<()> {
+        let planned = &self.shared.plan.steps[step];
+        let (reader, writer) = (self.clone(), self.clone());
+        let issue = Issue {
+            rank: self.machine.rank(),
+            op,
+            attrs: attrs.clone(),
+            inputs: planned.reads.iter().map(|v| v.as_ref().map(TensorView::ty)).collect(),
+            outputs: planned.writes.iter().map(TensorView::ty).collect(),
+            origin: origin(&self.shared.plan, planned),
+            gather: Some(Box::new(move |user| {
+                if let Some(e) = &*locked(&reader.failure) {
+                    return Err(e.clone());
+                }
+                reader.shared.read(step, &mut reader.memory()?, user)
+            })),
+            scatter: Some(Box::new(move |user, results| {
+                let results =
+                    results.and_then(|all| writer.shared.write(step, &all, &mut writer.memory()?, user));
+                let own = writer.shared.side.contains(&stream);
+                match results {
+                    Ok(()) => Ok(()),
+                    Err(e) => writer.failed(step, own, e),
+                }
+            })),
+        };
+        self.machine.meet(stream, issue)
+    }
+
+    /// The memory of the run, locked.
+    fn memory(&self) -> Result<Locked<'_>> {
+        let locks = self.memory.iter().map(|b| Ok(ReferenceBuffer::of(&self.machine, b)?.lock()));
+        Ok(Locked(locks.collect::<Result<_>>()?))
+    }
+
+    /// Notes the failure of a step, unless there is one. Returns that of its stream.
+    fn failed(&self, step: usize, own: bool, e: Error) -> Result<()> {
+        let step = &self.shared.plan.steps[step];
+        let e = e.in_op(step.op).at(&origin(&self.shared.plan, step));
+        let mut noted = locked(&self.failure);
+        if noted.is_none() {
+            if e.code == Code::Device {
+                self.shared.progress().failure = Some(e.clone());
+            }
+            *noted = Some(e.clone());
+        }
+        // The streams of the plan's own take work again in the next run.
+        if own { Ok(()) } else { Err(e) }
+    }
+
     /// Appends work on the memory of the run, for a step.
     fn task(
         &self,
@@ -270,18 +358,10 @@ impl Run {
             if locked(&run.failure).is_some() {
                 return Ok(());
             }
-            let locks = run.memory.iter().map(|b| Ok(ReferenceBuffer::of(&run.machine, b)?.lock()));
-            let mut all = Locked(locks.collect::<Result<_>>()?);
-            let step = &run.shared.plan.steps[step];
-            let result = work(&run, &mut all, user);
-            let result = result.map_err(|e| e.in_op(step.op).at(&origin(&run.shared.plan, step)));
-            let Err(e) = result else { return Ok(()) };
-            if e.code == Code::Device {
-                run.shared.progress().failure = Some(e.clone());
+            match work(&run, &mut run.memory()?, user) {
+                Ok(()) => Ok(()),
+                Err(e) => run.failed(step, own, e),
             }
-            *locked(&run.failure) = Some(e.clone());
-            // The streams of the plan's own take work again in the next run.
-            if own { Ok(()) } else { Err(e) }
         })
     }
 }

@@ -11,6 +11,8 @@
 //!   error that names the operator and the model's line ([`memory`]).
 //! * Memory is aligned to 512 bytes and no host memory can be lent.
 //! * It computes in neither f64 nor i64, unless asked.
+//! * Several of them meet in collectives ([`Reference::world`]). Ranks that issue different ones, or in another
+//!   order, are an error that names both and their lines.
 //!
 //! It knows no model and no pass. A new device starts as a copy of this crate.
 #![forbid(unsafe_code)]
@@ -18,6 +20,7 @@
 pub mod device;
 mod executable;
 pub mod machine;
+mod meeting;
 pub mod memory;
 mod stream;
 

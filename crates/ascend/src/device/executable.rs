@@ -76,6 +76,7 @@ impl<M: Machine> Loaded<M> {
         let (name, wanted) = (machine.name(), target.memory.alignment);
         let aligned = plan.alignment.is_multiple_of(wanted);
         ensure!(aligned, Plan, "the plan is aligned to {} bytes, {name} to {wanted}", plan.alignment);
+        plan.check_ranks(1)?;
         let (chip, together) = (machine.chip(), machine.together());
         let (mut distinct, mut scratch, mut faults) = (Distinct::default(), 0, 0);
         // Steps with the same constants share them.

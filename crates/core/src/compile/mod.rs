@@ -14,6 +14,7 @@ use crate::pass::instrument::{Fault, Probe};
 use crate::pass::precision::Properties;
 use crate::pass::{self, differentiate::NoGradient};
 use crate::plan::{Bindings, Plan};
+use crate::ranks::Mesh;
 use crate::target::Target;
 use crate::tensor::TensorType;
 use crate::train::SparseEmbeddings;
@@ -99,8 +100,10 @@ pub struct Options<'a> {
     /// True if a training step is planned as two runs, forward and backward ([`Plan::halves`]). Not together
     /// with a memory budget.
     pub halves: bool,
-    /// Streams of nodes, for a plan on several; all on one if there are none. Not for halves.
-    pub streams: Option<pass::Streams<'a>>,
+    /// The ranks that run the step together, and which of them this is.
+    pub mesh: Mesh,
+    /// True if gradients are summed over the ranks: in the program of the last batch that a rank adds to a step.
+    pub reduce: bool,
     /// Bytes that a training step may take: all segments of its plan and the arena. What does not fit is
     /// computed a second time in the backward pass.
     pub memory_budget: Option<usize>,
@@ -127,7 +130,8 @@ impl Default for Options<'_> {
             instrument: Instrument::None,
             recompute: true,
             halves: false,
-            streams: None,
+            mesh: Mesh::default(),
+            reduce: false,
             memory_budget: None,
             accumulate: false,
             sparse: None,
@@ -231,11 +235,6 @@ pub fn compile<E: From<Error>>(
     if options.halves && options.memory_budget.is_some() {
         let message = "a memory budget is not kept by a step that is run in halves: choose one";
         return Err(fail!(Attribute, "{message}").into());
-    }
-    if options.halves && options.streams.is_some() {
-        return Err(
-            fail!(Attribute, "a step that is run in halves is planned on one stream: choose one").into()
-        );
     }
     if options.sparse.is_some() && options.accumulate {
         return Err(fail!(Attribute, "sparse gradients are not summed over micro-batches: choose one").into());

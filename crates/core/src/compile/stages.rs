@@ -2,7 +2,8 @@
 
 use super::{CompiledGraph, Goal, GradientRequest, Instrument, Options, ParameterGradient, cotangent, loss};
 use crate::diagnostic::Result;
-use crate::graph::{Builder, Def, Graph, InputRole, Output, OutputRole};
+use crate::graph::states::{Declared, State};
+use crate::graph::{Builder, Def, Graph, InputRole, Output, OutputRole, verify};
 use crate::pass::precision::Level;
 use crate::pass::{self, recognize::Exactness};
 use crate::target::Target;
@@ -50,7 +51,7 @@ impl std::fmt::Debug for Stage {
 impl Stage {
     /// True if it needs the places of inputs and outputs.
     pub(super) fn is_bound(&self) -> bool {
-        matches!(self.name, "rematerialize" | "pack" | "plan")
+        matches!(self.name, "rematerialize" | "pack" | "reduce" | "plan")
     }
 
     /// The exactness label in words.
@@ -73,7 +74,7 @@ pub fn stage(name: &str) -> Option<&'static Stage> {
 use Form::{Forward, Fused, Plan, Step};
 
 /// Every stage, in order.
-pub static STAGES: [Stage; 21] = [
+pub static STAGES: [Stage; 22] = [
     Stage {
         name: "evaluation",
         input: Forward,
@@ -281,6 +282,21 @@ pub static STAGES: [Stage; 21] = [
         },
     },
     Stage {
+        name: "reduce",
+        input: Fused,
+        output: Fused,
+        exactness: None,
+        summary: "sums each bucket over the ranks, and proves that no rank's own numbers pass for the run's",
+        runs: |o, _| o.mesh.ranks() > 1,
+        run: |c, o, _| {
+            let asked = o.reduce && o.goal == Goal::Train;
+            if asked {
+                c.graph = pass::reduce(std::mem::take(&mut c.graph), &c.bindings, &o.mesh)?;
+            }
+            verify::on_ranks(&c.graph, &declared(o.goal, asked))
+        },
+    },
+    Stage {
         name: "plan",
         input: Fused,
         output: Plan,
@@ -290,7 +306,7 @@ pub static STAGES: [Stage; 21] = [
         run: |c, o, target| {
             let plan = match in_halves(o) {
                 true => pass::plan_halves(&c.graph, &c.bindings, target)?,
-                false => pass::plan_on_streams(&c.graph, &c.bindings, target, o.streams)?,
+                false => pass::plan(&c.graph, &c.bindings, target)?,
             };
             pass::check_plan(&plan)?;
             c.plan = Some(plan);
@@ -298,6 +314,23 @@ pub static STAGES: [Stage; 21] = [
         },
     },
 ];
+
+/// States on the axis that the runtime gives a graph's inputs, and takes its results for. It gathers the results
+/// of a batch itself, loss included. Gradients that are not summed over the ranks yet are the rank's own.
+fn declared(goal: Goal, reduced: bool) -> Declared<'static> {
+    match goal {
+        Goal::Train => Declared {
+            results: State::Own,
+            gradients: if reduced { State::Same } else { State::Own },
+            ..Declared::default()
+        },
+        Goal::Update => Declared { key: State::Same, sums: State::Same, ..Declared::default() },
+        // Results of a batch.
+        Goal::Forward | Goal::Evaluate | Goal::Step => {
+            Declared { results: State::Own, ..Declared::default() }
+        }
+    }
+}
 
 fn rewrite(c: &mut CompiledGraph, pass: impl FnOnce(Graph) -> Result<Graph>) -> Result<()> {
     c.graph = pass(std::mem::take(&mut c.graph))?;

@@ -4,6 +4,7 @@
 pub mod builder;
 mod ops;
 pub mod parse;
+pub mod states;
 pub mod text;
 pub mod verify;
 

@@ -45,6 +45,8 @@ pub enum Rule {
     V12Key,
     /// A node uses only values of its own phase or an earlier one.
     V13Phases,
+    /// Where several ranks run the graph, no rank's own numbers pass for the run's ([`super::states`]).
+    V14Ranks,
 }
 
 impl fmt::Display for Rule {
@@ -92,6 +94,18 @@ pub fn violations(graph: &Graph) -> Vec<Violation> {
         check.phases();
     }
     check.found
+}
+
+/// Checks the rule of graphs that several ranks run, [`Rule::V14Ranks`]; `declared`: what is known of inputs
+/// and asked of outputs.
+///
+/// # Errors
+/// `Graph`: the first violation, with the operator and the model's line that make it.
+pub fn on_ranks(graph: &Graph, declared: &super::states::Declared) -> Result<()> {
+    match super::states::violations(graph, declared).into_iter().next() {
+        Some(v) => Err(v.error),
+        None => Ok(()),
+    }
 }
 
 struct Check<'a> {

@@ -1,8 +1,8 @@
 //! Operators, apart from any device. One operator, one file; one line in its folder's list registers it.
 //!
 //! Folders by kind: `pointwise`, `create`, `view`, `movement`, `reduce`, `norm`, `loss`, `linear`, `linalg`,
-//! `complex` (with Fourier transforms), `conv`, `attention`, `image`, `index`, `random`, `recurrent`, and
-//! `control` (what is understood but computes nothing).
+//! `complex` (with Fourier transforms), `conv`, `attention`, `image`, `index`, `random`, `recurrent`,
+//! `collective` (what ranks compute together), and `control` (what is understood but computes nothing).
 
 pub mod case;
 pub mod cx;
@@ -167,6 +167,10 @@ pub enum Body {
     Update(fn(&OpCx, &[Option<&Tensor>], &[TensorType]) -> Result<Vec<Tensor>>),
     /// Expanded into other operators right after import: `(builder, context, inputs)` to outputs.
     Decompose(fn(&mut Builder, &OpCx, &[Option<ValueId>]) -> Result<Vec<ValueId>>),
+    /// What the ranks along an axis compute together: from the inputs of all ranks, in their order, to the
+    /// outputs of all, `(context, inputs by rank, output types)`. Types are the same on every rank. The
+    /// function is the reference.
+    Collective(fn(&OpCx, &collective::Given, &[TensorType]) -> Result<Vec<Vec<Tensor>>>),
 }
 
 impl std::fmt::Debug for OpDef {
@@ -237,6 +241,7 @@ macro_rules! operators {
 }
 
 pub mod attention;
+pub mod collective;
 pub mod complex;
 pub mod control;
 pub mod conv;
@@ -258,6 +263,7 @@ pub mod view;
 /// Every folder's operators.
 pub(crate) const FOLDERS: &[&[&OpDef]] = &[
     attention::ALL,
+    collective::ALL,
     complex::ALL,
     control::ALL,
     conv::ALL,

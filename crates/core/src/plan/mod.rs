@@ -7,9 +7,11 @@ pub mod text;
 pub use parse::parse;
 
 use crate::attr::Attrs;
+use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
 use crate::graph::{Origin, OriginId, Phase, ValueId};
 use crate::ops::OpDef;
+use crate::ops::collective::{self, is_collective};
 use crate::row::RowProgram;
 use crate::shape::Layout;
 use crate::tensor::TensorType;
@@ -97,6 +99,38 @@ impl Work {
     /// has no operand 0, which is just that.
     pub fn is_update(&self) -> bool {
         matches!(self, Work::Kernel { op, .. } if matches!(op.body, crate::ops::Body::Update(_)))
+    }
+}
+
+impl Plan {
+    /// The steps in which ranks meet, with their numbers and attributes, in order.
+    pub fn collectives(&self) -> impl Iterator<Item = (usize, &Step, &Attrs)> {
+        self.steps.iter().enumerate().filter_map(|(s, step)| match &step.work {
+            Work::Kernel { op, attrs } if is_collective(op) => Some((s, step, attrs)),
+            _ => None,
+        })
+    }
+
+    /// Refuses a plan whose collectives are not of the ranks that a device reaches: itself and those of its
+    /// transport. A device without one is a world of 1.
+    ///
+    /// # Errors
+    /// `Unsupported`, with the operator and the model's line.
+    pub fn check_ranks(&self, reached: usize) -> Result<()> {
+        for (_, step, attrs) in self.collectives() {
+            let wanted = collective::ranks(attrs);
+            if wanted != reached {
+                let message = match reached {
+                    1 => format!(
+                        "it is of {wanted} ranks, and the device was opened without a transport to others"
+                    ),
+                    _ => format!("it is of {wanted} ranks, and the device reaches {reached}"),
+                };
+                let origin = self.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
+                return Err(Error::new(Code::Unsupported, message).in_op(step.op).at(&origin));
+            }
+        }
+        Ok(())
     }
 }
 

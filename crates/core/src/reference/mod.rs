@@ -7,8 +7,8 @@ pub use crate::expr::scalar;
 pub use crate::row::evaluate as rows;
 
 use crate::diagnostic::{Code, Error, Result};
-use crate::graph::{Graph, ValueId};
-use crate::ops::{Body, OpCx, OpDef, RegionCopy, Source};
+use crate::graph::{Graph, Node, ValueId};
+use crate::ops::{Body, OpCx, OpDef, RegionCopy, Source, collective};
 use crate::row::RowProgram;
 use crate::shape::Layout;
 use crate::tensor::{Data, Tensor, TensorType};
@@ -25,29 +25,82 @@ pub fn run(graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
 
 /// Runs a graph and returns every value, by [`ValueId`].
 pub fn trace(graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-    ensure!(inputs.len() == graph.inputs.len(), Graph, "{} inputs for {}", inputs.len(), graph.inputs.len());
-    let mut values: Vec<Option<Tensor>> = vec![None; graph.values.len()];
-    for (input, tensor) in graph.inputs.iter().zip(inputs) {
-        let want = graph.ty(input.value);
-        ensure!(tensor.ty == *want, Graph, "input {} is {}, expected {want}", input.name, tensor.ty);
-        values[input.value.0 as usize] = Some(tensor.clone());
+    Ok(trace_ranks(graph, &[inputs])?.swap_remove(0))
+}
+
+/// Runs one graph on several ranks in lockstep, node by node, each with inputs of its own. Returns the outputs
+/// of every rank in order.
+///
+/// # Errors
+/// As [`run`]; `Graph` for a collective of another number of ranks.
+pub fn run_ranks(graph: &Graph, inputs: &[Vec<Tensor>]) -> Result<Vec<Vec<Tensor>>> {
+    let inputs: Vec<&[Tensor]> = inputs.iter().map(Vec::as_slice).collect();
+    let of = |values: Vec<Tensor>| graph.outputs.iter().map(|o| values[o.value.0 as usize].clone()).collect();
+    Ok(trace_ranks(graph, &inputs)?.into_iter().map(of).collect())
+}
+
+/// Every value of every rank.
+fn trace_ranks(graph: &Graph, inputs: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>> {
+    let mut ranks: Vec<Vec<Option<Tensor>>> = vec![vec![None; graph.values.len()]; inputs.len()];
+    for (values, inputs) in ranks.iter_mut().zip(inputs) {
+        let (given, wanted) = (inputs.len(), graph.inputs.len());
+        ensure!(given == wanted, Graph, "{given} inputs for {wanted}");
+        for (input, tensor) in graph.inputs.iter().zip(*inputs) {
+            let want = graph.ty(input.value);
+            ensure!(tensor.ty == *want, Graph, "input {} is {}, expected {want}", input.name, tensor.ty);
+            values[input.value.0 as usize] = Some(tensor.clone());
+        }
     }
     for node in &graph.nodes {
-        let get = |v: ValueId| {
-            values[v.0 as usize]
-                .as_ref()
-                .ok_or_else(|| Error::new(Code::Graph, format!("{v} is used before it is defined")))
-        };
-        let inputs = node.inputs.iter().map(|v| v.map(get).transpose()).collect::<Result<Vec<_>>>()?;
         let types: Vec<_> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
-        let outs = apply(node.op, &node.attrs, &inputs, &types).map_err(|e| e.at(graph.origin(node)))?;
-        for (&v, t) in node.outputs.iter().zip(outs) {
-            values[v.0 as usize] = Some(t);
+        let given = ranks.iter().map(|values| operands_of(node, values)).collect::<Result<Vec<_>>>()?;
+        let outs = match node.op.body {
+            Body::Collective(_) => apply_ranks(node.op, &node.attrs, &given, &types),
+            _ => given.iter().map(|inputs| apply(node.op, &node.attrs, inputs, &types)).collect(),
+        };
+        let outs = outs.map_err(|e| e.at(graph.origin(node)))?;
+        for (values, outs) in ranks.iter_mut().zip(outs) {
+            for (&v, t) in node.outputs.iter().zip(outs) {
+                values[v.0 as usize] = Some(t);
+            }
         }
     }
     // Values of nodes removed by a pass have no definition; they stay empty tensors nobody reads.
     let empty = || Tensor::float(crate::DType::F64, [0], vec![]);
-    Ok(values.into_iter().map(|v| v.unwrap_or_else(empty)).collect())
+    let whole = |values: Vec<Option<Tensor>>| values.into_iter().map(|v| v.unwrap_or_else(empty)).collect();
+    Ok(ranks.into_iter().map(whole).collect())
+}
+
+/// The operands of a node among the values of a rank.
+fn operands_of<'a>(node: &Node, values: &'a [Option<Tensor>]) -> Result<Vec<Option<&'a Tensor>>> {
+    let get = |v: ValueId| {
+        let undefined = || Error::new(Code::Graph, format!("{v} is used before it is defined"));
+        values[v.0 as usize].as_ref().ok_or_else(undefined)
+    };
+    node.inputs.iter().map(|v| v.map(get).transpose()).collect()
+}
+
+/// Applies a collective to the inputs of all ranks. `outs` are the types its rule infers.
+///
+/// # Errors
+/// `Graph` if it is of another number of ranks, or none.
+pub fn apply_ranks(
+    op: &OpDef,
+    attrs: &Attrs,
+    inputs: &collective::Given,
+    outs: &[TensorType],
+) -> Result<Vec<Vec<Tensor>>> {
+    let of = collective::ranks(attrs);
+    let result = match (op.body, inputs.first()) {
+        (Body::Collective(f), Some(first)) if of == inputs.len() => {
+            f(&OpCx { inputs: first.iter().map(|t| t.map(|t| &t.ty)).collect(), attrs }, inputs, outs)
+        }
+        (Body::Collective(_), _) => {
+            Err(Error::new(Code::Graph, format!("it is of {of} ranks, and runs on {}", inputs.len())))
+        }
+        _ => Err(Error::new(Code::Graph, "it is no collective")),
+    };
+    result.map_err(|e| e.in_op(op.name))
 }
 
 /// Applies one operator. `outs` are the types its rule infers.
@@ -78,6 +131,9 @@ pub fn apply(
         Body::Copies(f) => f(&cx, &outs[0]).map(|copies| vec![copy_regions(&copies, inputs, &outs[0])]),
         Body::Kernel(reference) | Body::Update(reference) => reference(&cx, inputs, outs),
         Body::Decompose(f) => decomposed(f, &cx, attrs, inputs),
+        Body::Collective(_) => {
+            apply_ranks(op, attrs, &[inputs.to_vec()], outs).map(|mut all| all.swap_remove(0))
+        }
     };
     result.map_err(|e| e.in_op(op.name))
 }

@@ -13,6 +13,7 @@ mod operators;
 mod pack;
 mod plan_text;
 mod planning;
+mod ranks;
 mod recognize;
 mod recognize_attention;
 mod recompute;

@@ -5,3 +5,4 @@ mod contract;
 mod halves;
 mod operators;
 mod streams;
+mod world;

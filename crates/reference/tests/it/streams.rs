@@ -1,13 +1,13 @@
-//! Plans on several streams: each gradient is sent off on a stream of its own while the backward pass goes on, as
-//! a collective would. The same bits as on one stream, whatever the seed; every wait that is left out is found, by
-//! the checker and by the device.
+//! Plans on several streams: each gradient is sent off by a collective, on a stream of its own, while the backward
+//! pass goes on. The same bits whatever the seed; every wait that is left out is found, by the checker and by the
+//! device. Collectives of several ranks are in `world`.
 
 use headwater_core::compile::{CompiledGraph, Instrument, Options, compile, optimize};
 use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::{Def, Graph, InputRole, Node, NodeId, OutputRole, Phase};
 use headwater_core::ops::pointwise::gelu::GELU;
 use headwater_core::ops::{Body, Cost, Derivative, OpDef, Precision};
-use headwater_core::pass::{self, check_plan, plan_on_streams};
+use headwater_core::pass::{self, check_plan};
 use headwater_core::plan::{self, ARENA, Place, Plan, Segment, SegmentId, SegmentKind};
 use headwater_core::train::{self, BLOCK, BucketLayout, BucketSize};
 use headwater_core::{Attrs, Builder, Code, DType, Error, Registry, Result, TensorType, fail};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 const SEEDS: Range<u64> = 0..12;
 const LAYERS: usize = 3;
 
-/// The same tensor, elsewhere. Refuses NaN.
+/// A collective of one rank: the same tensor, elsewhere. Refuses NaN.
 static SEND: OpDef = OpDef {
     name: "send",
     schemas: &[],
@@ -26,11 +26,11 @@ static SEND: OpDef = OpDef {
     derivative: Derivative::NotDifferentiable("it is what gradients are given to"),
     precision: Precision::Same,
     cost: Cost::PerOutput(0),
-    body: Body::Kernel(|_, inputs, _| {
-        let sent = inputs[0].ok_or_else(|| fail!(Attribute, "nothing to send"))?.clone();
+    body: Body::Collective(|_, given, _| {
+        let sent = given[0][0].ok_or_else(|| fail!(Attribute, "nothing to send"))?.clone();
         match sent.floats().iter().any(|x| x.is_nan()) {
             true => Err(fail!(Value, "a NaN is not sent")),
-            false => Ok(vec![sent]),
+            false => Ok(vec![vec![sent]]),
         }
     }),
     cases: Vec::new,
@@ -75,24 +75,25 @@ fn sending(graph: Graph) -> Result<Graph> {
     Ok(graph)
 }
 
-/// The plan of a step whose gradients lie in buckets and are sent, on two streams or on one.
-fn planned(streams: bool) -> Plan {
-    let of = |node: &Node| (node.op.name == SEND.name) as u32;
+/// A plan with all steps on one stream, in their order.
+fn in_order(mut plan: Plan) -> Plan {
+    plan.steps.iter_mut().for_each(|s| s.stream = 0);
+    plan.waits.clear();
+    plan
+}
+
+/// The plan of a step whose gradients lie in buckets and are sent.
+fn planned() -> Plan {
     let bind = |c: &CompiledGraph| {
         let parameters = c.gradients.iter().map(|g| (g.parameter.as_str(), &g.ty, 0));
         Ok::<_, Error>(train::bind(&c.graph, &BucketLayout::new(parameters, BucketSize::of(1))))
     };
-    let options = Options {
-        instrument: Instrument::Custom(&sending),
-        streams: streams.then_some(&of),
-        ..Options::default()
-    };
+    let options = Options { instrument: Instrument::Custom(&sending), ..Options::default() };
     compile(model(), &options, Reference::new(0).target(), bind).unwrap().into_plan().unwrap()
 }
 
-/// The plan of a step whose buckets are sent, each as one value, on two streams or on one.
-fn planned_buckets(streams: bool) -> Plan {
-    let of = |node: &Node| (node.op.name == SEND.name) as u32;
+/// The plan of a step whose buckets are sent, each as one value.
+fn planned_buckets() -> Plan {
     let target = Reference::new(0).target().clone();
     let done = optimize(model(), &Options::default(), &target).unwrap();
     let parameters = done.gradients.iter().map(|g| (g.parameter.as_str(), &g.ty, 0));
@@ -104,7 +105,7 @@ fn planned_buckets(streams: bool) -> Plan {
         let segment = SegmentId(bindings.segments.len() as u32);
         bindings.outputs.push(Some(Place { segment, offset: 0 }));
     }
-    let plan = plan_on_streams(&graph, &bindings, &target, streams.then_some(&of)).unwrap();
+    let plan = pass::plan(&graph, &bindings, &target).unwrap();
     check_plan(&plan).unwrap();
     plan
 }
@@ -150,8 +151,9 @@ impl Run {
 
 #[test]
 fn several_streams_give_the_bits_of_one() {
-    let (one, two) = (planned(false), planned(true));
-    assert!(one.waits.is_empty() && !one.to_string().contains(" stream "));
+    let two = planned();
+    let one = in_order(two.clone());
+    assert!(!one.to_string().contains(" stream "));
     assert_eq!(two.steps.iter().filter(|s| s.stream == 1).count(), 2 * LAYERS);
     assert!(two.steps.iter().any(|s| s.stream == 1 && s.writes.iter().any(|w| w.place.segment == ARENA)));
     // Each stream waits for what it reads of the other and for nothing else.
@@ -173,14 +175,15 @@ fn several_streams_give_the_bits_of_one() {
 
 #[test]
 fn buckets_are_sent_whole_while_the_backward_pass_goes_on() {
-    let (one, two) = (planned_buckets(false), planned_buckets(true));
+    let two = planned_buckets();
+    let one = in_order(two.clone());
     assert_eq!(two.steps.iter().filter(|s| s.stream == 1).count(), 2 * LAYERS);
     assert_eq!(two.waits.len(), LAYERS, "{:?}", two.waits);
     assert!(two.waits[0].on + 1 < two.steps.iter().rposition(|s| s.stream == 0).unwrap());
     let all = |p: &Plan| 0..p.steps.len();
     let want = Run::new(0, &one).step(&one, 1.0, &[all(&one)]).unwrap();
     // A bucket is its gradient, and zeros behind it.
-    let apart = planned(false);
+    let apart = in_order(planned());
     let mut gradients: Vec<Vec<u8>> =
         Run::new(0, &apart).step(&apart, 1.0, &[all(&apart)]).unwrap().into_iter().map(|(_, b)| b).collect();
     gradients[1..].iter_mut().for_each(|bytes| bytes.resize(4 * BLOCK, 0));
@@ -196,8 +199,8 @@ fn buckets_are_sent_whole_while_the_backward_pass_goes_on() {
 
 #[test]
 fn every_wait_that_is_missing_is_found() {
-    every_missing_wait_is_found(planned(true));
-    every_missing_wait_is_found(planned_buckets(true));
+    every_missing_wait_is_found(planned());
+    every_missing_wait_is_found(planned_buckets());
 }
 
 fn every_missing_wait_is_found(plan: Plan) {
@@ -234,7 +237,7 @@ fn every_missing_wait_is_found(plan: Plan) {
 #[test]
 fn memory_that_another_stream_still_uses_is_not_given_away() {
     // Sent values in the arena, and whatever lies at the same bytes, are apart in time by waits alone.
-    let plan = planned(true);
+    let plan = planned();
     let side = |p: &&plan::Placement| plan.steps[p.first].stream == 1;
     assert!(plan.placements.iter().filter(side).count() > 0);
     let mut found = 0;
@@ -262,7 +265,7 @@ fn memory_that_another_stream_still_uses_is_not_given_away() {
 
 #[test]
 fn a_failure_on_a_stream_of_the_plan_is_reported_where_it_was_submitted() {
-    let plan = planned(true);
+    let plan = planned();
     let whole = 0..plan.steps.len();
     for seed in SEEDS {
         let run = Run::new(seed, &plan);

@@ -5,12 +5,14 @@ use super::halves::check_halves;
 use super::order::{Order, Touch, Uses};
 use crate::diagnostic::Result;
 use crate::ensure;
+use crate::ops::collective;
 use crate::plan::{ARENA, Plan, SegmentKind, Step, TensorView};
 use std::collections::{BTreeMap, HashMap};
 
 /// Proves a plan sound from its steps alone. Every view lies in its segment. In the arena it lies in a
 /// placement that is live at that step and has been written before it is read. Placements that are live
-/// together do not overlap. Steps on several streams that use the same bytes are ordered by waits. Segments
+/// together do not overlap. Steps on several streams that use the same bytes are ordered by waits. Collectives
+/// of an axis lie on one stream. Segments
 /// are complete when the plan says so. In a plan in halves, the second reads nothing of the first but what is
 /// listed, and the first completes what it returns (`halves`).
 ///
@@ -120,6 +122,7 @@ pub fn check_plan(plan: &Plan) -> Result<()> {
     if plan.steps.iter().any(|s| s.stream != 0) {
         check_order(plan, &order)?;
     }
+    check_collectives(plan)?;
     check_completions(plan, &order)?;
     plan.halves.as_ref().map_or(Ok(()), |halves| check_halves(plan, halves))
 }
@@ -166,6 +169,36 @@ fn check_order(plan: &Plan, order: &Order) -> Result<()> {
                 );
             }
         }
+    }
+    Ok(())
+}
+
+/// Proves that ranks meet in the order of the steps: the collectives of an axis lie on one stream, and are all of
+/// the same ranks.
+///
+/// # Errors
+/// `Plan`, naming both steps.
+fn check_collectives(plan: &Plan) -> Result<()> {
+    let mut first: HashMap<&str, (usize, u32, usize)> = HashMap::new();
+    for (s, step, attrs) in plan.collectives() {
+        let (axis, ranks) = (collective::axis(attrs), collective::ranks(attrs));
+        let (other, stream, world) = *first.entry(axis).or_insert((s, step.stream, ranks));
+        ensure!(
+            stream == step.stream,
+            Plan,
+            "step {s} ({}) on stream {} and step {other} ({}) on stream {stream} are collectives of the axis \
+             `{axis}`: in the order of two streams, ranks may meet in different ones",
+            step.op,
+            step.stream,
+            plan.steps[other].op
+        );
+        ensure!(
+            ranks == world,
+            Plan,
+            "step {s} ({}) is of {ranks} ranks of the axis `{axis}`, step {other} ({}) of {world}",
+            step.op,
+            plan.steps[other].op
+        );
     }
     Ok(())
 }

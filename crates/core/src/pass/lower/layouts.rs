@@ -67,7 +67,9 @@ impl Search<'_> {
                 // Sums over rows go to a vector.
                 !program.body.iter().any(|k| matches!(k, Instr::Columns(w, _) if *w == i))
             }
-            Body::View(_) | Body::Copies(_) | Body::Update(_) | Body::Decompose(_) => false,
+            Body::View(_) | Body::Copies(_) | Body::Update(_) | Body::Decompose(_) | Body::Collective(_) => {
+                false
+            }
         })
     }
 
@@ -92,7 +94,7 @@ impl Search<'_> {
                         copied
                     }
                     Body::Kernel(_) => !self.strided(node, Port::Read(i)),
-                    Body::Update(_) => true,
+                    Body::Update(_) | Body::Collective(_) => true,
                     _ => false,
                 };
                 if needs_order {

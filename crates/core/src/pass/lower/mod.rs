@@ -21,6 +21,7 @@ use super::phases;
 use crate::diagnostic::{Code, Error, Result};
 use crate::ensure;
 use crate::graph::{Def, Graph, Node, Phase, ValueId};
+use crate::ops::collective::is_collective;
 use crate::ops::update::pack::PACK;
 use crate::ops::{Body, RegionCopy, Source};
 use crate::plan::{
@@ -37,30 +38,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use transpose::turned;
 
-/// Makes a plan of a graph for a target: steps, then the arena.
+/// Makes a plan of a graph for a target: steps, then the arena. Collectives run on a stream of their own, in
+/// the graph's order, so that the rest goes on beside them: waits order what uses the same bytes.
 ///
 /// # Errors
 /// `Unsupported` for what the target does not run, `Graph` if an operator still has to be decomposed or a
 /// binding is missing. `Plan` if bindings lie outside their segments, and refusals of operators.
 pub fn plan(graph: &Graph, bindings: &Bindings, target: &Target) -> Result<Plan> {
-    plan_on_streams(graph, bindings, target, None)
-}
-
-/// The stream that the steps of a node run on: 0, or another below 16.
-pub type Streams<'a> = &'a dyn Fn(&Node) -> u32;
-
-/// As [`plan`], on several streams: the plan's waits order what uses the same bytes, and nothing else.
-///
-/// # Errors
-/// As [`plan`]; `Plan` for a stream beyond those that a plan may have.
-pub fn plan_on_streams(
-    graph: &Graph,
-    bindings: &Bindings,
-    target: &Target,
-    streams: Option<Streams>,
-) -> Result<Plan> {
     let mut lowering = Lowering::new(graph, bindings, target)?;
-    lowering.streams = streams;
     lowering.nodes(&graph.nodes)?;
     lowering.deliver(&|_| true, Phase::Update)?;
     lowering.finish(None)
@@ -72,8 +57,12 @@ pub fn plan_on_streams(
 ///
 /// # Errors
 /// As [`plan`]; `Unsupported` for a result that the forward pass writes over what the backward pass reads,
-/// such as changed state. So is one that only the backward pass makes.
+/// such as changed state. So is one that only the backward pass makes, and a collective.
 pub fn plan_halves(graph: &Graph, bindings: &Bindings, target: &Target) -> Result<Plan> {
+    if let Some(node) = graph.nodes.iter().find(|n| is_collective(n.op)) {
+        let message = "a step that is run in halves is planned on one stream, a collective needs its own";
+        return Err(Error::new(Code::Unsupported, message).in_op(node.op.name).at(graph.origin(node)));
+    }
     let (first, made) = (phases::backward(graph)?, phases::made_forward(graph)?);
     halves::check_overwritten(graph, bindings, first, &made)?;
     let mut lowering = Lowering::new(graph, bindings, target)?;
@@ -93,12 +82,18 @@ pub fn plan_halves(graph: &Graph, bindings: &Bindings, target: &Target) -> Resul
     lowering.finish(Some((boundary, returned)))
 }
 
+/// The stream that collectives run on.
+const COLLECTIVES: u32 = 1;
+
+/// The stream that the steps of a node run on.
+fn stream(node: &Node) -> u32 {
+    if is_collective(node.op) { COLLECTIVES } else { 0 }
+}
+
 struct Lowering<'a> {
     graph: &'a Graph,
     bindings: &'a Bindings,
     target: &'a Target,
-    /// Streams of nodes; all on one if there are none.
-    streams: Option<Streams<'a>>,
     buffers: Vec<Buffer>,
     steps: Vec<Draft>,
     storage: Vec<Option<Storage>>,
@@ -139,7 +134,7 @@ impl<'a> Lowering<'a> {
         let targets = outputs::targets(graph, bindings, &deliveries);
         let layouts = layouts(graph, target, &|v| targets.contains_key(&v))?;
         let (copies, steps) = (HashMap::new(), Vec::new());
-        let (common, streams) = (HashMap::new(), None);
+        let common = HashMap::new();
         let mut early: HashMap<ValueId, Vec<usize>> = HashMap::new();
         for (i, delivery) in deliveries.iter().enumerate().filter(|(_, d)| d.early) {
             early.entry(delivery.value).or_default().push(i);
@@ -149,7 +144,6 @@ impl<'a> Lowering<'a> {
             graph,
             bindings,
             target,
-            streams,
             buffers,
             steps,
             storage,
@@ -236,7 +230,7 @@ impl<'a> Lowering<'a> {
                     self.region(node, copy, &out)?;
                 }
             }
-            Body::Kernel(_) => {
+            Body::Kernel(_) | Body::Collective(_) => {
                 self.supported(self.target.support(node.op, &cx, &types))?;
                 let operators = &self.target.operators;
                 let mut reads = Vec::with_capacity(node.inputs.len());
@@ -251,7 +245,14 @@ impl<'a> Lowering<'a> {
                 }
                 let bytes = operators.workspace(node.op, &cx, &types);
                 let workspace = (bytes > 0).then(|| self.workspace(node, bytes));
-                let writes = node.outputs.iter().map(|&v| self.define(v)).collect();
+                let writes = match self.reduced_bucket(node) {
+                    Some(place) => {
+                        let own = self.allocate(node.outputs[0], &types[0], Some(place));
+                        self.storage[node.outputs[0].0 as usize] = Some(own.clone());
+                        vec![own]
+                    }
+                    None => node.outputs.iter().map(|&v| self.define(v)).collect(),
+                };
                 let work = Work::Kernel { op: node.op, attrs: node.attrs.clone() };
                 self.push(node, work, reads, writes, workspace, flops);
             }
@@ -278,7 +279,7 @@ impl<'a> Lowering<'a> {
     /// A buffer of at least so many bytes, for one step: one of its own, or that which others have as well.
     fn workspace(&mut self, node: &Node, bytes: usize) -> usize {
         let shared = bytes <= self.target.memory.shared_workspace;
-        let stream = self.stream(node);
+        let stream = stream(node);
         if let Some(&buffer) = self.common.get(&stream).filter(|_| shared) {
             let room = &mut self.buffers[buffer].bytes;
             *room = bytes.max(*room);
@@ -290,11 +291,6 @@ impl<'a> Lowering<'a> {
             self.common.insert(stream, buffer);
         }
         buffer
-    }
-
-    /// The stream that a node's steps run on.
-    fn stream(&self, node: &Node) -> u32 {
-        self.streams.map_or(0, |of| of(node))
     }
 
     /// Refuses what the device does not run at all.
@@ -315,7 +311,7 @@ impl<'a> Lowering<'a> {
         flops: f64,
     ) {
         let (op, origin, phase) = (node.op.name, node.origin, node.phase);
-        let stream = self.stream(node);
+        let stream = stream(node);
         self.steps.push(Draft { work, reads, writes, workspace, op, origin, phase, flops, stream });
     }
 

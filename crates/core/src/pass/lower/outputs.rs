@@ -8,6 +8,7 @@ use crate::diagnostic::{Code, Error, Result};
 use crate::ensure;
 use crate::graph::{Def, Graph, Node, OriginId, OutputRole, Phase, ValueId};
 use crate::ops::Body;
+use crate::ops::collective::all_reduce::ALL_REDUCE;
 use crate::ops::pointwise::to::TO;
 use crate::ops::update::pack::{self, PACK};
 use crate::plan::{ARENA, Bindings, Place, SegmentId};
@@ -55,11 +56,20 @@ pub(super) fn deliveries(graph: &Graph, bindings: &Bindings) -> Result<Vec<Deliv
     Ok(out)
 }
 
-/// The node that packs an output, if that is a bucket, whose memory is clear between the parts.
+/// The node that packs an output, if that is a bucket, whose memory is clear between the parts. Between the two
+/// may be the bucket's sum over the ranks.
 fn bucket<'g>(graph: &'g Graph, bindings: &Bindings, output: usize) -> Option<&'g Node> {
     let place = bindings.outputs[output].filter(|place| bindings.buckets.contains(&place.segment))?;
-    let (node, _) = graph.producer(graph.outputs[output].value)?;
+    let (node, _) = graph.producer(packed(graph, graph.outputs[output].value))?;
     (*node.op == PACK && place.offset == 0).then_some(node)
+}
+
+/// The value that is summed over the ranks to make another, or that itself.
+fn packed(graph: &Graph, v: ValueId) -> ValueId {
+    match graph.producer(v) {
+        Some((node, _)) if *node.op == ALL_REDUCE => node.operands().next().unwrap_or(v),
+        _ => v,
+    }
 }
 
 impl Lowering<'_> {
@@ -89,7 +99,7 @@ impl Lowering<'_> {
     /// A bucket: its parts are computed in their places, or brought there. False if the node makes no bucket.
     pub(super) fn pack(&mut self, node: &Node) -> Result<bool> {
         let made = node.outputs[0];
-        let is_made = |d: &Delivery| d.part && self.graph.outputs[d.output].value == made;
+        let is_made = |d: &Delivery| d.part && packed(self.graph, self.graph.outputs[d.output].value) == made;
         let parts: Vec<usize> =
             (0..self.deliveries.len()).filter(|&i| is_made(&self.deliveries[i])).collect();
         let Some(&first) = parts.first() else { return Ok(false) };
@@ -103,6 +113,16 @@ impl Lowering<'_> {
         let whole = self.allocate(made, &ty, place);
         self.storage[made.0 as usize] = Some(whole);
         Ok(true)
+    }
+
+    /// The place of a bucket that a node sums over the ranks: the sum takes it, element by element.
+    pub(super) fn reduced_bucket(&self, node: &Node) -> Option<Place> {
+        let made = node.outputs[0];
+        if *node.op != ALL_REDUCE {
+            return None;
+        }
+        let own = self.deliveries.iter().find(|d| d.part && self.graph.outputs[d.output].value == made)?;
+        self.bindings.outputs[own.output]
     }
 
     /// Brings the outputs that are asked for, by number, to their places. Returns places and bytes of those that
