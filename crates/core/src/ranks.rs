@@ -118,9 +118,48 @@ pub fn halving(count: usize) -> Vec<(usize, usize)> {
     all
 }
 
+/// Sums of [`halving`] that can be made once lane `lane` of `lanes` has been added up, and those before it:
+/// that many of the last sums are joined, the latest first.
+pub fn joins(lanes: usize, lane: usize) -> usize {
+    let (mut a, mut b, mut joins) = (0, lanes, 0);
+    while b - a > 1 {
+        joins += usize::from(b == lane + 1);
+        let middle = (a + b) / 2;
+        (a, b) = if lane < middle { (a, middle) } else { (middle, b) };
+    }
+    joins
+}
+
+/// Sums of lanes that wait for others at most, when lanes are added up one after the other.
+pub fn pending(lanes: usize) -> usize {
+    lanes.max(1).next_power_of_two().trailing_zeros() as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn joining_lane_after_lane_makes_the_sums_of_halving() {
+        for lanes in 1..40usize {
+            let (mut stack, mut made, mut most): (Vec<usize>, _, _) = (Vec::new(), Vec::new(), 0);
+            for lane in 0..lanes {
+                let mut own = lane;
+                for _ in 0..joins(lanes, lane) {
+                    let first = stack.pop().unwrap();
+                    made.push((first, own));
+                    own = first;
+                }
+                stack.push(own);
+                most = most.max(if lane + 1 < lanes { stack.len() } else { 0 });
+            }
+            assert_eq!(stack, [0]);
+            assert_eq!(most, pending(lanes), "{lanes} lanes");
+            let mut want = halving(lanes);
+            (made.sort_unstable(), want.sort_unstable());
+            assert_eq!(made, want, "{lanes} lanes");
+        }
+    }
 
     #[test]
     fn halving_adds_in_the_stated_order() {

@@ -2,6 +2,7 @@
 
 use crate::Bytes;
 use crate::amp::AmpConfig;
+use crate::batches::Batches;
 pub use crate::data::{AugmentConfig, Auto, Buckets, DataConfig};
 use crate::error::{Error, Result};
 use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
@@ -30,6 +31,10 @@ pub struct TrainConfig {
     pub batch: Option<usize>,
     /// Batches whose gradients are averaged into one step.
     pub accumulate: u32,
+    /// Lanes of a step, as the documentation on ranks explains them: the parts that ranks may share. Each adds
+    /// up the gradients of `accumulate` batches, and the sums of lanes are added up two by two, so that bits do
+    /// not depend on who computes which lane. A run keeps the number of lanes that it begins with.
+    pub lanes: u32,
     /// Seed of the order of samples and of the model's random numbers.
     pub seed: u64,
     /// Optimizer and its settings.
@@ -205,6 +210,7 @@ impl Default for TrainConfig {
             epochs: None,
             batch: None,
             accumulate: 1,
+            lanes: 1,
             seed: 0,
             optimizer: Optimizer::default(),
             groups: Vec::new(),
@@ -242,7 +248,7 @@ impl TrainConfig {
             (Some(steps), None) => steps,
             (None, Some(epochs)) if epochs.is_finite() && epochs > 0.0 => {
                 // Rounded down, but a part of a step too short for f64 is not lost.
-                (epochs * batches_per_epoch as f64 / self.accumulate.max(1) as f64 + 1e-9) as u64
+                (self.batches().steps(epochs * batches_per_epoch as f64) + 1e-9) as u64
             }
             (None, Some(epochs)) => {
                 return Err(Error::config("epochs", format!("must be positive, it is {epochs}")));
@@ -253,6 +259,11 @@ impl TrainConfig {
             return Err(Error::config("steps", "the run would have no step"));
         }
         Ok(steps)
+    }
+
+    /// Numbers of the run's batches.
+    pub fn batches(&self) -> Batches {
+        Batches::new(self.lanes, self.accumulate)
     }
 
     /// The learning rate over a run of `steps`.
@@ -295,6 +306,7 @@ impl TrainConfig {
             listed: None,
             clip: Clip { norm: self.clip_norm, value: self.clip_value },
             accumulate: self.accumulate,
+            lanes: self.lanes,
             precision: self.amp.settings(),
             stochastic_rounding: self.amp.stochastic_rounding,
             recompute: self.recompute,
@@ -357,6 +369,7 @@ impl TrainConfig {
         }
         zero(Some(self.checkpoint.keep as u64), "checkpoint.keep")?;
         zero(Some(self.accumulate as u64), "accumulate")?;
+        zero(Some(self.lanes as u64), "lanes")?;
         zero(self.batch.map(|b| b as u64), "batch")?;
         if self.data.train.as_os_str().is_empty() {
             return Err(Error::config("data.train", "must name the samples to train on"));

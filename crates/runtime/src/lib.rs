@@ -9,6 +9,7 @@
 
 pub mod amp;
 mod average;
+mod batches;
 mod bytes;
 pub mod checkpoint;
 pub mod config;
@@ -25,6 +26,7 @@ pub mod session;
 pub mod trainer;
 
 pub use average::Average;
+pub use batches::Batches;
 pub use bytes::Bytes;
 pub use checkpoint::Store;
 pub use config::TrainConfig;

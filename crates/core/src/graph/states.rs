@@ -72,7 +72,7 @@ impl Default for Declared<'_> {
 /// True for a sum of gradients.
 fn is_sum(input: &Input) -> bool {
     let key = StateKey::of(input);
-    let kept = |k: &Kept| matches!(k, Kept::Gradients | Kept::GradientRows);
+    let kept = |k: &Kept| matches!(k, Kept::Gradients | Kept::GradientRows | Kept::Pending(_));
     matches!(key, Some(StateKey::Part(_, k) | StateKey::Bucket(_, k)) if kept(&k))
 }
 

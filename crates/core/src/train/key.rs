@@ -41,6 +41,8 @@ pub enum Kept {
     Gradients,
     /// Numbers of these rows, ascending, with -1 behind the last.
     GradientRows,
+    /// Gradients of earlier lanes, added up, that wait for those of later ones: the sum of this number.
+    Pending(usize),
     /// A moment of the optimizer, by PyTorch's name.
     Moment(String),
     /// Scales of a moment that is kept in codes ([`MomentForm::Int8`](super::MomentForm)), by PyTorch's name.
@@ -87,7 +89,13 @@ impl StateKey {
             "gradient_rows" => StateKey::Bucket(bucket, Kept::GradientRows),
             kind => match kind.strip_prefix(SCALES) {
                 Some(moment) => StateKey::Bucket(bucket, Kept::Scales(moment.into())),
-                None => StateKey::Bucket(bucket, Kept::Moment(kind.into())),
+                None => StateKey::Bucket(
+                    bucket,
+                    match kind.strip_prefix(PENDING) {
+                        Some(number) => Kept::Pending(number.parse().ok()?),
+                        None => Kept::Moment(kind.into()),
+                    },
+                ),
             },
         })
     }
@@ -121,6 +129,7 @@ impl StateKey {
 const UNSCALE: &str = "unscale";
 const LOSS_SCALE: &str = "loss_scale";
 const SCALES: &str = "scales.";
+const PENDING: &str = "pending.";
 const GRADIENT: &str = "gradient.";
 const GRADIENT_ROWS: &str = "gradient_rows.";
 
@@ -139,11 +148,13 @@ impl fmt::Display for StateKey {
             StateKey::Bucket(bucket, Kept::Masters) => write!(f, "masters/{bucket}"),
             StateKey::Bucket(bucket, Kept::Gradients) => write!(f, "gradients/{bucket}"),
             StateKey::Bucket(bucket, Kept::GradientRows) => write!(f, "gradient_rows/{bucket}"),
+            StateKey::Bucket(bucket, Kept::Pending(number)) => write!(f, "{PENDING}{number}/{bucket}"),
             StateKey::Bucket(bucket, Kept::Moment(moment)) => write!(f, "{moment}/{bucket}"),
             StateKey::Bucket(bucket, Kept::Scales(moment)) => write!(f, "{SCALES}{moment}/{bucket}"),
             StateKey::Part(parameter, Kept::Masters) => write!(f, "master.{parameter}"),
             StateKey::Part(parameter, Kept::Gradients) => write!(f, "{GRADIENT}{parameter}"),
             StateKey::Part(parameter, Kept::GradientRows) => write!(f, "{GRADIENT_ROWS}{parameter}"),
+            StateKey::Part(parameter, Kept::Pending(number)) => write!(f, "{PENDING}{number}.{parameter}"),
             StateKey::Part(parameter, Kept::Moment(moment)) => write!(f, "{moment}.{parameter}"),
             StateKey::Part(parameter, Kept::Scales(moment)) => write!(f, "{SCALES}{moment}.{parameter}"),
         }
@@ -169,6 +180,7 @@ mod tests {
             StateKey::Bucket(2, moment),
             StateKey::Bucket(2, Kept::Scales("exp_avg".into())),
             StateKey::Bucket(0, Kept::GradientRows),
+            StateKey::Bucket(3, Kept::Pending(1)),
             StateKey::gradient("layers.0.weight"),
             StateKey::gradient_rows("table.weight"),
         ] {

@@ -3,6 +3,7 @@
 
 mod accumulate;
 mod bind;
+mod carried;
 mod key;
 pub mod layout;
 mod span;
@@ -11,9 +12,10 @@ pub mod update;
 
 pub use accumulate::accumulate;
 pub use bind::bind;
+pub use carried::carried;
 pub use key::{Kept, StateKey};
 pub use layout::{BLOCK, Bucket, BucketLayout, BucketSize, Entry, Master, MomentForm};
 pub use span::Span;
 pub(crate) use sparse::sparse_tables;
 pub use sparse::{SparseEmbeddings, sparse_gradients};
-pub use update::{Clip, Moment, UpdateRule, update_graph, zero_graph};
+pub use update::{Clip, Moment, UpdateRule, join_graph, update_graph, zero_graph};

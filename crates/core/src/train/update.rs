@@ -341,6 +341,24 @@ pub fn zero_graph(layout: &BucketLayout) -> Result<Graph> {
     Ok(b.finish())
 }
 
+/// Adds the gradients to a sum of earlier lanes that waits for them, [`Kept::Pending`]: one addition for each
+/// element, stored in the gradients' place.
+///
+/// # Errors
+/// None for a layout made by [`BucketLayout::new`].
+pub fn join_graph(layout: &BucketLayout, number: usize) -> Result<Graph> {
+    let mut b = Builder::new();
+    b.phase = Phase::Update;
+    for (i, bucket) in layout.buckets.iter().enumerate() {
+        let ty = bucket.span(bucket.wide());
+        let earlier = input(&mut b, StateKey::Bucket(i, Kept::Pending(number)), ty.clone());
+        let g = input(&mut b, StateKey::Bucket(i, Kept::Gradients), ty);
+        let sum = b.add(earlier, g)?;
+        b.output(StateKey::Bucket(i, Kept::Gradients).to_string(), sum, OutputRole::Mutation(g));
+    }
+    Ok(b.finish())
+}
+
 /// An input of the state.
 fn input(b: &mut Builder, key: StateKey, ty: TensorType) -> ValueId {
     b.input(key.to_string(), ty, InputRole::State)

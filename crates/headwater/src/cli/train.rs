@@ -63,6 +63,9 @@ pub struct Args {
     /// Batches averaged into one step (default: 1).
     #[arg(long, help_heading = "Length")]
     accumulate: Option<u32>,
+    /// Lanes of a step, the parts that ranks may share (default: 1). A step is this many times --accumulate batches.
+    #[arg(long, help_heading = "Length")]
+    lanes: Option<u32>,
     #[arg(long, value_name = "NAME", help_heading = "Optimizer", help = optimizers())]
     optimizer: Option<String>,
     /// Peak learning rate (default: the optimizer's; of adamw 1e-3).
@@ -304,6 +307,7 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     }
     c.batch = args.batch.or(c.batch);
     c.accumulate = args.accumulate.unwrap_or(c.accumulate);
+    c.lanes = args.lanes.unwrap_or(c.lanes);
     c.warmup = args.warmup.unwrap_or(c.warmup);
     c.seed = args.seed.unwrap_or(c.seed);
     c.clip_norm = args.clip_norm.or(c.clip_norm);
@@ -401,6 +405,7 @@ mod tests {
         };
         for (id, path, before) in [
             ("accumulate", "accumulate", "default: "),
+            ("lanes", "lanes", "default: "),
             ("warmup", "warmup", "default: "),
             ("seed", "seed", "default: "),
             ("lr", "optimizer.lr", "of adamw "),

@@ -115,8 +115,8 @@ fn optimizer(golden: &Golden, config: &TrainConfig, found: &mut Vec<String>) {
             "parameters with settings of their own (`groups`) are {there} there, {here} here, or their settings differ"
         ));
     }
-    if theirs.accumulate != config.accumulate {
-        let (there, here) = (theirs.accumulate, config.accumulate);
+    let (there, here) = (u64::from(theirs.accumulate), config.batches().per_step());
+    if there != here {
         found.push(format!("a step averages the gradients of {there} batches there, of {here} here"));
     }
 }
@@ -159,7 +159,7 @@ fn batches(
                 inputs.get(&i.position).is_some_and(|t| t.cast(i.dtype).to_bytes() == *bytes)
             })
         };
-        let mut batches = trainer.batches()?.take(steps.saturating_mul(config.accumulate as usize));
+        let mut batches = trainer.batches()?.take(steps.saturating_mul(config.batches().per_step() as usize));
         if !batches.all(|b| b.is_ok_and(|b| same(&b))) {
             let size = first.map_or(String::new(), |n| format!(" of {n} samples"));
             found.push(format!(
@@ -170,7 +170,7 @@ fn batches(
         return Ok(());
     };
     let mut sampler = trainer.sampler();
-    let batches = steps.saturating_mul(config.accumulate as usize);
+    let batches = steps.saturating_mul(config.batches().per_step() as usize);
     for (i, theirs) in order.iter().take(batches).enumerate() {
         let ours = sampler.batch(i as u64).unwrap_or_default();
         if ours.len() != theirs.len() {

@@ -70,6 +70,7 @@ pub(super) fn text(files: &Files, c: &TrainConfig) -> Result<String> {
     }
     p.maybe("batch", c.batch, BATCH, "samples in a batch; without it, as exported")?;
     p.maybe("accumulate", Some(c.accumulate).filter(|a| *a != 1), 1, "batches averaged into one step")?;
+    p.maybe("lanes", Some(c.lanes).filter(|l| *l != 1), 1, "parts of a step that ranks may share")?;
     p.set("seed", c.seed, "of the order of samples and of random numbers")?;
     let schedule = &serde_json::to_value(c)?["schedule"];
     p.set("schedule", schedule, "learning rate after the warm-up: constant, linear, cosine, …")?;

@@ -67,7 +67,7 @@ impl StateLayout {
         for (i, bucket) in layout.buckets.iter().enumerate() {
             let Some((t, groups)) = training else { break };
             let (wide, rule) = (bucket.wide(), groups.rule(bucket.group));
-            let held = if t.accumulate > 1 { wide } else { bucket.dtype };
+            let held = if t.sums() { wide } else { bucket.dtype };
             let mut flat = |key: StateKey, ty: TensorType, kind: &str, holds: Holds| -> Place {
                 let label = format!("{kind}.{}", bucket.name());
                 let segment = state.segment(label, ty.bytes(), SegmentKind::State, holds);
@@ -88,6 +88,10 @@ impl StateLayout {
             });
             let key = StateKey::Bucket(i, Kept::Gradients);
             let gradients = flat(key, bucket.gradients(held), "gradients", Holds::Gradients);
+            for number in 0..t.pending() {
+                let key = StateKey::Bucket(i, Kept::Pending(number));
+                flat(key, bucket.gradients(held), &format!("pending sums {number}"), Holds::Gradients);
+            }
             let rows = bucket.rows.map(|n| {
                 let (key, ty) = (StateKey::Bucket(i, Kept::GradientRows), TensorType::new(DType::I64, [n]));
                 Slot { place: flat(key, ty.clone(), "rows of gradients", Holds::Gradients), ty }

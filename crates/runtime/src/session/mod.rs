@@ -22,6 +22,7 @@ pub use trace::Culprit;
 pub use underflow::Underflow;
 pub use update::Update;
 
+use crate::batches::Batches;
 use crate::error::{Error, Result};
 use crate::optim::{Clip, Decay, Group, Groups, ListedGroup, Optimizer};
 use headwater_core::compile::{CompiledGraph, Options};
@@ -33,8 +34,8 @@ use headwater_core::pass::instrument::{FAULT, Fault, Probe};
 use headwater_core::pass::narrow_integers::check_words;
 use headwater_core::pass::precision::{PrecisionSettings, Properties};
 use headwater_core::plan::{Plan, Segment};
-use headwater_core::train::{BucketLayout, BucketSize, Master, MomentForm, SparseEmbeddings, StateKey};
-use headwater_core::{DType, Graph, Tensor, TensorType};
+use headwater_core::train::{BucketLayout, BucketSize, Kept, Master, MomentForm, SparseEmbeddings, StateKey};
+use headwater_core::{DType, Graph, Tensor, TensorType, ranks};
 use layout::StateLayout;
 use model::{tensors, written};
 use planned::{BoundProgram, bound};
@@ -82,8 +83,10 @@ pub struct Training {
     pub listed: Option<Vec<ListedGroup>>,
     /// Limits of the gradients.
     pub clip: Clip,
-    /// Micro-batches summed into one step; at least 1.
+    /// Micro-batches that a lane sums up; at least 1.
     pub accumulate: u32,
+    /// Lanes of a step, whose sums are added up by halves ([`headwater_core::ranks::halving`]); at least 1.
+    pub lanes: u32,
     /// The precision of operators and weights.
     pub precision: PrecisionSettings,
     /// True if low-precision weights without masters are rounded stochastically after each step.
@@ -114,6 +117,7 @@ impl Default for Training {
             listed: None,
             clip: Clip::default(),
             accumulate: 1,
+            lanes: 1,
             precision: PrecisionSettings::default(),
             stochastic_rounding: false,
             recompute: true,
@@ -124,6 +128,18 @@ impl Default for Training {
             scaled: false,
             fault: None,
         }
+    }
+}
+
+impl Training {
+    /// True if gradients are added to sums, in f32 or wider: a step is then more than one batch.
+    pub fn sums(&self) -> bool {
+        self.accumulate > 1 || self.lanes > 1
+    }
+
+    /// Sums of lanes that may wait for others at a time.
+    pub(crate) fn pending(&self) -> usize {
+        ranks::pending(self.lanes as usize)
     }
 }
 
@@ -211,12 +227,17 @@ struct TrainingState {
     program: ProgramId,
     update: ProgramId,
     zero: Option<ProgramId>,
+    /// Programs that add the gradients to a sum of earlier lanes, by its number.
+    joins: Vec<ProgramId>,
+    /// Lanes of the present step that are over, and sums of them that wait for others.
+    lanes: usize,
+    pending: usize,
     /// Optimizer steps applied.
     applied: u64,
     /// The factor of the loss.
     loss_scale: f64,
     /// The number that sums of gradients are divided by.
-    micro_batches: u32,
+    micro_batches: u64,
 }
 
 impl Session {
@@ -250,8 +271,19 @@ impl Session {
         };
         let planned = Planned::training(model.graph, &settings, device.target(), None)?;
         planned.fits(device.free_memory())?;
-        let Planned { state, layout, tensors, precision, groups, sparse, missing, program, update, zero } =
-            planned;
+        let Planned {
+            state,
+            layout,
+            tensors,
+            precision,
+            groups,
+            sparse,
+            missing,
+            program,
+            update,
+            zero,
+            joins,
+        } = planned;
         let (Some(groups), Some(update)) = (groups, update) else {
             return Err(Error::Model("a step was planned without its update".into()));
         };
@@ -261,16 +293,19 @@ impl Session {
         session.load(model)?;
         let update = session.add(update)?;
         let zero = zero.map(|zero| session.add(zero)).transpose()?;
-        let micro_batches = settings.accumulate;
-        let (applied, loss_scale) = (0, 1.0);
+        let micro_batches = Batches::new(settings.lanes, settings.accumulate).per_step();
+        let joins = joins.into_iter().map(|join| session.add(join)).collect::<Result<Vec<_>>>()?;
         session.training = Some(TrainingState {
             settings,
             groups,
             program,
             update,
             zero,
-            applied,
-            loss_scale,
+            joins,
+            lanes: 0,
+            pending: 0,
+            applied: 0,
+            loss_scale: 1.0,
             micro_batches,
         });
         session.set_loss_scale(1.0)?;
@@ -405,7 +440,7 @@ impl Session {
     /// As [`Session::new`]; `Model` if other parameters get gradients than in the first graph.
     pub fn training_program(&mut self, graph: &Graph) -> Result<ProgramId> {
         let (settings, sparse) = (&self.training()?.settings, self.sparse.clone());
-        let accumulate = settings.accumulate > 1;
+        let accumulate = settings.sums();
         let options = Options { accumulate, ..graphs::training(&self.precision, settings, &sparse) };
         self.compile_with(graph.clone(), &options, |session, compiled| {
             if compiled.gradients.len() == session.layout.entries().count() {
@@ -428,10 +463,42 @@ impl Session {
 
     /// Starts a step: empties the sum of the gradients, if micro-batches are summed.
     pub fn begin_step(&mut self) -> Result<()> {
-        match self.training.as_ref().and_then(|t| t.zero) {
-            Some(zero) => self.run(zero),
-            None => Ok(()),
+        let Some(t) = &mut self.training else { return Ok(()) };
+        (t.lanes, t.pending) = (0, 0);
+        t.zero.map_or(Ok(()), |zero| self.run(zero))
+    }
+
+    /// Ends a lane: adds its gradients to those of the lanes before it, as far as the order of halving goes, and
+    /// keeps them for later lanes. Does nothing where a step is one lane.
+    ///
+    /// # Errors
+    /// `Model` in a session for evaluation, and after the last lane of a step.
+    pub fn end_lane(&mut self) -> Result<()> {
+        let t = self.training()?;
+        let (lanes, lane, mut pending) = (t.settings.lanes as usize, t.lanes, t.pending);
+        if lanes <= 1 {
+            return Ok(());
         }
+        if lane >= lanes {
+            return Err(Error::Model(format!("a step of {lanes} lanes has no lane {lane}")));
+        }
+        let (joins, zero) = (t.joins.clone(), t.zero);
+        for _ in 0..ranks::joins(lanes, lane) {
+            pending -= 1;
+            self.run(joins[pending])?;
+        }
+        if lane + 1 < lanes {
+            for i in 0..self.layout.buckets.len() {
+                let (from, to) = (Kept::Gradients, Kept::Pending(pending));
+                self.state.copy(&StateKey::Bucket(i, from), &StateKey::Bucket(i, to))?;
+            }
+            pending += 1;
+            zero.map_or(Ok(()), |zero| self.run(zero))?;
+        }
+        if let Some(t) = &mut self.training {
+            (t.lanes, t.pending) = (lane + 1, pending);
+        }
+        Ok(())
     }
 
     /// Runs forward and backward on a micro-batch: one slice of bytes for each of [`Session::inputs`], in
@@ -502,7 +569,7 @@ impl Session {
             return Err(Error::config("accumulate", "only sums of micro-batches are divided, by 1 or more"));
         }
         let Some(t) = &mut self.training else { return Ok(()) };
-        t.micro_batches = count;
+        t.micro_batches = count.into();
         let unscale = t.unscale();
         let slot = self.state.slot(&StateKey::Unscale)?.clone();
         self.state.write_number(&slot, unscale)

@@ -15,7 +15,7 @@ use headwater_core::pass::differentiate::NoGradient;
 use headwater_core::pass::precision::Properties;
 use headwater_core::plan::{Bindings, Plan};
 use headwater_core::target::Target;
-use headwater_core::train::{BucketLayout, update_graph, zero_graph};
+use headwater_core::train::{BucketLayout, carried, join_graph, update_graph, zero_graph};
 use serde::Serialize;
 
 /// A plan and the places of what it is fed and returns.
@@ -55,8 +55,8 @@ pub(super) fn update(
     state: &StateLayout,
     target: &Target,
 ) -> Result<BoundProgram> {
-    let accumulate = settings.accumulate > 1;
-    let graph = update_graph(layout, |g| groups.rule(g), settings.clip, accumulate, target.saturating)?;
+    let sums = settings.sums();
+    let graph = update_graph(layout, |g| groups.rule(g), settings.clip, sums, target.saturating)?;
     updating(graph, state, target)
 }
 
@@ -121,6 +121,8 @@ pub struct Planned {
     pub(super) program: BoundProgram,
     pub(super) update: Option<BoundProgram>,
     pub(super) zero: Option<BoundProgram>,
+    /// Programs that add the gradients to a sum of earlier lanes, by its number.
+    pub(super) joins: Vec<BoundProgram>,
 }
 
 impl Planned {
@@ -140,13 +142,17 @@ impl Planned {
         if settings.accumulate == 0 {
             return Err(Error::config("accumulate", "must be at least 1"));
         }
-        let accumulate = settings.accumulate > 1;
+        if settings.lanes == 0 {
+            return Err(Error::config("lanes", "must be at least 1"));
+        }
+        let accumulate = settings.sums();
         // Flat storage follows from the gradients: the state is laid out when they are known, before the step
         // is planned.
         let sparse = settings.sparse_embeddings.choice().filter(|_| !accumulate && groups.by_element());
         let options = Options { accumulate, sparse, watch, ..graphs::training(&precision, settings, &[]) };
         let mut made = None;
         let program = bound(graph.clone(), &options, target, |compiled| {
+            check_lanes(settings, &compiled.graph)?;
             let layout = lay_out(&compiled.gradients, settings, precision.masters, &mut groups)?;
             let tensors = tensors(&compiled.graph);
             let state = {
@@ -163,9 +169,22 @@ impl Planned {
         let (layout, tensors, state, sparse, missing) = made.ok_or_else(unbound)?;
         let update = update(&layout, &groups, settings, &state, target)?;
         let zero = accumulate.then(|| updating(zero_graph(&layout)?, &state, target)).transpose()?;
+        let join = |number| updating(join_graph(&layout, number)?, &state, target);
+        let joins = (0..settings.pending()).map(join).collect::<Result<_>>()?;
         let (groups, update) = (Some(groups), Some(update));
-        let planned =
-            Planned { state, layout, tensors, precision, groups, sparse, missing, program, update, zero };
+        let planned = Planned {
+            state,
+            layout,
+            tensors,
+            precision,
+            groups,
+            sparse,
+            missing,
+            program,
+            update,
+            zero,
+            joins,
+        };
         let total = planned.memory().total();
         // The gradients keep to the budget; the update or its results alone may exceed it.
         match settings.memory_budget.filter(|b| total > *b) {
@@ -202,8 +221,20 @@ impl Planned {
         })?;
         let state = made.ok_or_else(|| Error::Model("a graph was not bound".into()))?;
         let (groups, sparse, missing) = (None, Vec::new(), Vec::new());
-        let (update, zero, precision) = (None, None, precision.clone());
-        Ok(Planned { state, layout, tensors, precision, groups, sparse, missing, program, update, zero })
+        let (update, zero, joins, precision) = (None, None, Vec::new(), precision.clone());
+        Ok(Planned {
+            state,
+            layout,
+            tensors,
+            precision,
+            groups,
+            sparse,
+            missing,
+            program,
+            update,
+            zero,
+            joins,
+        })
     }
 
     /// Refuses a step that takes more than the bytes that are free, before any of it is taken.
@@ -242,7 +273,7 @@ impl Planned {
     /// Bytes that a step will hold: the state, the arena that its plans share, what they are fed and return.
     pub fn memory(&self) -> MemoryUse {
         let held = |holds| self.state.bytes(holds);
-        let all = || [&self.program].into_iter().chain(&self.update).chain(&self.zero);
+        let all = || [&self.program].into_iter().chain(&self.update).chain(&self.zero).chain(&self.joins);
         let own: usize = all().flat_map(|b| b.interface.bytes).sum();
         MemoryUse {
             parameters: held(Holds::Parameters),
@@ -278,6 +309,24 @@ fn lay_out(
         return Err(Error::Model(message.into()));
     }
     Ok(layout)
+}
+
+/// Refuses lanes where a batch's gradients depend on the batches before it.
+fn check_lanes(settings: &Training, graph: &Graph) -> Result<()> {
+    if settings.lanes == 1 {
+        return Ok(());
+    }
+    match carried(graph)?.as_slice() {
+        [] => Ok(()),
+        names => {
+            let message = format!(
+                "must be 1 for this model: a batch changes {}, and the loss or the gradients of the next one depend \
+                 on that, so lanes are not independent of each other",
+                names.join(", ")
+            );
+            Err(Error::config("lanes", message))
+        }
+    }
 }
 
 fn check_clip(clip: Clip) -> Result<()> {

@@ -120,6 +120,19 @@ impl State {
         Ok(())
     }
 
+    /// Copies a tensor to another of its type.
+    ///
+    /// # Errors
+    /// `Model` if there is no such tensor, or its size is another.
+    pub fn copy(&mut self, from: &StateKey, to: &StateKey) -> Result<()> {
+        let (a, b) = (self.slot(from)?, self.slot(to)?);
+        if a.ty != b.ty {
+            return Err(Error::Model(format!("{from} is {}, {to} is {}", a.ty, b.ty)));
+        }
+        let (source, target) = (self.segment(a.place.segment), self.segment(b.place.segment));
+        Ok(self.stream.copy(source, a.place.offset, target, b.place.offset, a.ty.bytes())?)
+    }
+
     /// Writes a float scalar, or a wide one.
     pub fn write_number(&mut self, slot: &Slot, x: f64) -> Result<()> {
         self.write(slot, "a scalar", &scalar_bytes(&slot.ty, x))

@@ -59,7 +59,7 @@ impl Session {
     /// As [`Session::training_program`].
     pub fn counting_program(&mut self, graph: &Graph) -> Result<ProgramId> {
         let (settings, sparse) = (&self.training()?.settings, self.sparse.clone());
-        let (instrument, accumulate) = (Instrument::Underflow(DType::F16), settings.accumulate > 1);
+        let (instrument, accumulate) = (Instrument::Underflow(DType::F16), settings.sums());
         let options = graphs::training(&self.precision, settings, &sparse);
         let options = Options { instrument, accumulate, memory_budget: None, ..options };
         let (program, probes, origins) = self.compile_probed(graph, &options)?;

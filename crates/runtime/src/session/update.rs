@@ -60,6 +60,12 @@ impl Session {
     /// Updates with the values of each group's scalars.
     fn update_by(&mut self, values: Vec<Vec<f64>>) -> Result<Update> {
         let t = self.training()?;
+        let (lanes, over) = (t.settings.lanes as usize, t.lanes);
+        if lanes > 1 && over != lanes {
+            return Err(Error::Model(format!(
+                "{over} of {lanes} lanes are over: the step has not all gradients"
+            )));
+        }
         let (program, unscale) = (t.update, t.unscale());
         let mut numbers = Vec::new();
         for (i, bucket) in self.layout.buckets.iter().enumerate() {

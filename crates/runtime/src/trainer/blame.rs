@@ -14,9 +14,8 @@ impl Trainer<'_> {
     /// and steps may have thousands of micro-batches.
     fn again(&mut self) -> impl Iterator<Item = (Batch, Vec<u32>)> + use<> {
         let (mut sampler, train) = (self.sampler.clone(), self.train.clone());
-        let micro = self.config.accumulate as u64;
-        let first = self.step * micro;
-        (first..first + micro).map_while(move |index| gather(&train, &mut sampler, index)?.ok())
+        let numbers = self.config.batches().step(self.step);
+        numbers.map_while(move |index| gather(&train, &mut sampler, index)?.ok())
     }
 
     /// The first node that was not finite in the present step.

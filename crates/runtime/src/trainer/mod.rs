@@ -149,7 +149,7 @@ impl<'a> Trainer<'a> {
         let finite = matches!(order, Order::Recorded { .. });
         let sampler = train.sampler(order, config.data.last)?;
         let steps = config.total_steps(sampler.per_epoch())?;
-        let want = steps.checked_mul(config.accumulate as u64);
+        let want = config.batches().of_steps(steps);
         let want = want.ok_or_else(|| Error::config("steps", "the run would have more than 2^64 batches"))?;
         if finite && want > sampler.per_epoch() {
             let have = sampler.per_epoch();
@@ -193,7 +193,8 @@ impl<'a> Trainer<'a> {
             store.room(&session, average.as_ref())?;
         }
         let program = session.program()?;
-        let running = if config.accumulate > 1 { mutated(&graph, &session) } else { Vec::new() };
+        let several = config.batches().per_step() > 1;
+        let running = if several { mutated(&graph, &session) } else { Vec::new() };
         Ok(Trainer {
             training: HashMap::from([(shapes.clone(), program)]),
             evaluation: HashMap::new(),
@@ -333,7 +334,7 @@ impl<'a> Trainer<'a> {
         tell: &mut dyn FnMut(&Event) -> Result<()>,
         stop: &AtomicBool,
     ) -> Result<()> {
-        let first = self.step * self.config.accumulate as u64;
+        let first = self.config.batches().step(self.step).start;
         let mut loader = Loader::new(self.train.clone(), self.sampler.clone(), first)?;
         let interval =
             Duration::try_from_secs_f64(60.0 * self.config.checkpoint.minutes).unwrap_or(Duration::MAX);
@@ -427,7 +428,7 @@ impl<'a> Trainer<'a> {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let micro = self.config.accumulate;
+        let batches = self.config.batches();
         self.session.begin_step()?;
         let state = self.scaler[0];
         self.session.set_loss_scale(state.scale)?;
@@ -444,6 +445,8 @@ impl<'a> Trainer<'a> {
         let Some(Summed { loss, samples, underflow }) = summed? else { return Ok(None) };
         let lr = self.schedule.rate(self.step) * self.course.factor;
         let program = self.session.update_program()?;
+        // Where weights or moments are rounded stochastically.
+        self.session.set_rng(self.config.seed, batches.last(self.step))?;
         let update = self.timed("update", Some(program), |t| t.session.update(lr))?;
         if let (Some(average), true) = (&mut self.average, update.applied) {
             average.add(&self.session)?;
@@ -472,7 +475,7 @@ impl<'a> Trainer<'a> {
         }
         Ok(Some(Step {
             step: self.step,
-            epoch: (self.step * micro as u64) as f64 / self.sampler.per_epoch() as f64,
+            epoch: batches.step(self.step).start as f64 / self.sampler.per_epoch() as f64,
             loss,
             lr,
             norm: update.norm,
@@ -488,11 +491,11 @@ impl<'a> Trainer<'a> {
 
     /// The gradients of a step, summed over its batches; `None` if `stop` was set before the last of them.
     fn gradients(&mut self, loader: &mut Loader, stop: &AtomicBool) -> Result<Option<Summed>> {
-        let micro = self.config.accumulate;
+        let batches = self.config.batches();
         let counts = self.session.can_underflow() && self.config.amp.counts_underflow(self.step);
         let mut sums = Summed::default();
-        for i in 0..micro as u64 {
-            if i > 0 && stop.load(Ordering::Relaxed) {
+        for number in batches.step(self.step) {
+            if number > batches.step(self.step).start && stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             let batch = self.timed("wait for data", None, |t| t.next(loader))?;
@@ -501,17 +504,20 @@ impl<'a> Trainer<'a> {
                 true => self.counting_program(shapes)?,
                 false => self.training_program(shapes)?,
             };
-            self.session.set_rng(self.config.seed, self.step * micro as u64 + i)?;
+            self.session.set_rng(self.config.seed, number)?;
             let ran = self.timed("gradients", Some(program), |t| t.session.gradients(program, &batch.inputs));
             if let Err(e) = ran {
                 let samples = self.sampler.batch(batch.index).unwrap_or_default();
                 return Err(located(e, &self.train, &batch, &samples));
             }
-            sums.loss += self.session.output(program, 0)?.to_f64()[0] / micro as f64;
+            sums.loss += self.session.output(program, 0)?.to_f64()[0] / batches.per_step() as f64;
             sums.samples += batch.samples;
             if counts {
                 let lost = self.session.underflow(program)?;
                 sums.underflow = Some(sums.underflow.unwrap_or_default().and(lost));
+            }
+            if batches.ends_lane(number) {
+                self.timed("sums of lanes", None, |t| t.session.end_lane())?;
             }
         }
         Ok(Some(sums))

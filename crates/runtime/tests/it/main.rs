@@ -4,6 +4,7 @@ mod buckets;
 mod common;
 mod data;
 mod faults;
+mod lanes;
 mod lengths;
 mod lent;
 mod moments;

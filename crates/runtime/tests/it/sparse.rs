@@ -230,6 +230,7 @@ fn what_cannot_be_sparse_stays_dense() {
     dense(training(adam, Sparse::Marked), false);
     dense(training(adam, Sparse::None), true);
     dense(Training { accumulate: 2, ..training(adam, Sparse::All) }, true);
+    dense(Training { lanes: 2, ..training(adam, Sparse::All) }, true);
     dense(training(r#"{"name": "lamb"}"#, Sparse::All), true);
     dense(training(r#"{"name": "sgd", "momentum": 0.9}"#, Sparse::All), true);
     let groups = r#"[{"parameters": "w", "momentum": 0.9}]"#;
