@@ -1,6 +1,7 @@
-//! Scalar expressions: the bodies of pointwise operators. Plain data; `scalar` defines their functions, which
-//! devices implement.
+//! Scalar expressions: the bodies of pointwise operators. Plain data; `scalar` defines their functions in
+//! f64, `elementary` the bits of some of them in f32.
 
+pub mod elementary;
 pub mod scalar;
 
 use crate::dtype::{Class, DType};

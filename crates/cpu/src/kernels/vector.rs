@@ -6,13 +6,13 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::element::{self, Wide};
-use crate::math::vector;
 use crate::rows::interpret::functions::bf16_bits;
 #[cfg(target_arch = "aarch64")]
 use crate::simd::neon::Eight;
 use crate::simd::{Convert, Native, Simd, SimdF32};
 use crate::tier::{Loop, Tier};
 use half::bf16;
+use headwater_core::expr::elementary;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{__m256, __m512};
 use std::marker::PhantomData;
@@ -251,15 +251,15 @@ impl<S: SimdF32, R: Rounds<S>> Vector for Of<S, R> {
     }
     #[inline(always)]
     fn exp_nonpos(self) -> Self {
-        Of::new(vector::exp_nonpos(&mut Native::default(), self.0))
+        Of::new(elementary::exp_nonpos(&mut Native::default(), self.0))
     }
     #[inline(always)]
     fn tanh(self) -> Self {
-        Of::new(vector::tanh(&mut Native::default(), self.0))
+        Of::new(elementary::tanh(&mut Native::default(), self.0))
     }
     #[inline(always)]
     fn sigmoid(self) -> Self {
-        Of::new(vector::sigmoid(&mut Native::default(), self.0))
+        Of::new(elementary::sigmoid(&mut Native::default(), self.0))
     }
     #[inline(always)]
     fn total(mut group: [Self; LANES]) -> f32 {

@@ -21,7 +21,7 @@ pub(crate) mod pack;
 pub(crate) mod portable_bf16;
 
 use crate::element::{Float, Wide, halved, total};
-use crate::math::Ops;
+use headwater_core::expr::elementary::Ops;
 use std::marker::PhantomData;
 
 /// Most lanes of any vector: the size of buffers for one.
@@ -303,7 +303,7 @@ pub(crate) trait Convert<T: Float<Wide = Self::E>>: Simd {
     }
 }
 
-/// Arithmetic that elementary functions of f32 are written in ([`crate::math::Ops`]), besides that of [`Simd`].
+/// Arithmetic that elementary functions of f32 are written in ([`Ops`]), besides that of [`Simd`].
 pub(crate) trait SimdF32: Simd<E = f32> {
     /// A truth value for each lane.
     type Mask: Copy;
@@ -496,8 +496,8 @@ fn pair_bits<T: Float>(low: T::Wide, high: T::Wide) -> T::Wide {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::math::{f32 as one, vector};
     use crate::tier::{Loop, Tier};
+    use headwater_core::expr::elementary::{self, scalar as one};
 
     const LANES: usize = 16;
 
@@ -515,13 +515,13 @@ mod tests {
                 // SAFETY: as many lanes as the vector has; the caller is compiled for the instruction set.
                 let v = unsafe { V::load(part.as_ptr()) };
                 let found = [
-                    vector::exp(&mut l, v),
-                    vector::exp_nonpos(&mut l, v),
-                    vector::log(&mut l, v),
-                    vector::tanh(&mut l, v),
-                    vector::erf(&mut l, v),
-                    vector::ndtr(&mut l, v),
-                    vector::sigmoid(&mut l, v),
+                    elementary::exp(&mut l, v),
+                    elementary::exp_nonpos(&mut l, v),
+                    elementary::log(&mut l, v),
+                    elementary::tanh(&mut l, v),
+                    elementary::erf(&mut l, v),
+                    elementary::ndtr(&mut l, v),
+                    elementary::sigmoid(&mut l, v),
                 ];
                 for (found, scalar) in found.into_iter().zip(&scalar) {
                     let mut lanes = [0f32; LANES];

@@ -188,8 +188,8 @@ impl Element for bf16 {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vectors {
     use super::{Class, Element, Finish, Loops};
-    use crate::math::{Ops, vector::abs};
     use crate::simd::{Convert, MAX_LANES, Native, Simd, SimdF32};
+    use headwater_core::expr::elementary::{Ops, abs};
 
     pub(super) fn loops<V, T: Element>() -> Loops<T>
     where

@@ -4,9 +4,8 @@
 use super::functions::Memory;
 use super::loops::{LoadLoop, MapLoop, MoveLoop, StoreLoop, UNARY, UnaryLoop};
 use crate::element::Float;
-use crate::math::vector;
 use crate::simd::{Convert, Native, Simd, SimdF32};
-use headwater_core::expr::Unary;
+use headwater_core::expr::elementary;
 use std::marker::PhantomData;
 
 /// Vectors of the lowest tier that has such instructions.
@@ -103,17 +102,8 @@ impl<V: SimdF32, const OP: usize> MapLoop for Function<V, OP> {
         unsafe {
             for i in (0..whole).step_by(wide) {
                 let x = V::load(from.add(i));
-                let y = match const { UNARY[OP] } {
-                    Unary::Exp => vector::exp(&mut l, x),
-                    Unary::ExpNonpos => vector::exp_nonpos(&mut l, x),
-                    Unary::Log => vector::log(&mut l, x),
-                    Unary::Tanh => vector::tanh(&mut l, x),
-                    Unary::Erf => vector::erf(&mut l, x),
-                    Unary::Ndtr => vector::ndtr(&mut l, x),
-                    Unary::Sigmoid => vector::sigmoid(&mut l, x),
-                    _ => unreachable!("no function of vectors"),
-                };
-                y.store(to.add(i));
+                let y = elementary::unary(&mut l, const { UNARY[OP] }, x);
+                y.expect("a function of vectors").store(to.add(i));
             }
             let rest = [from.add(whole).cast(), args[1], args[2]];
             UnaryLoop::<f32, OP>::run(rest, to.add(whole).cast(), n - whole);

@@ -1,9 +1,9 @@
-//! Elementary functions in machine code: [`Ops`] of [`crate::math`], as instructions to be selected.
+//! Elementary functions in machine code: [`Ops`], as instructions to be selected.
 
 use super::assembler::op;
 use super::ir::{Ins, Value};
 use super::select::Builder;
-use crate::math::Ops;
+use headwater_core::expr::elementary::Ops;
 
 impl Ops for Builder<'_> {
     type V = Value;

@@ -4,8 +4,8 @@
 use super::assembler::op;
 use super::ir::{Ins, Known, Nans, Source, Value};
 use super::select::Builder;
-use crate::math::Ops;
 use headwater_core::DType;
+use headwater_core::expr::elementary::Ops;
 
 /// The predicate of a comparison that a NaN fulfils, and the digit of the opcode that shifts left.
 const UNORDERED: u8 = 3;

@@ -4,12 +4,12 @@ use super::assembler::{Width, op};
 use super::ir::{Body, Ins, Nans, Source};
 use super::reduction;
 use super::select::Builder;
-use crate::math::Ops;
 use crate::rows::code::{Code, Reg};
 use crate::rows::interpret::loops::LANES;
 use crate::rows::types::Ty;
 use headwater_core::DType;
 use headwater_core::expr::Binary;
+use headwater_core::expr::elementary::Ops;
 
 /// Translates what comes before a phase, or after the last. Reductions of the phase before become numbers of
 /// the row, of which others are computed, read and stored. As [`super::body::body`].

@@ -3,10 +3,10 @@
 use super::assembler::{Op as Instruction, Width, op};
 use super::ir::{Body, Ins, Known, Lookup, LookupSource, Nans, Source, Stream, Value};
 use super::reduction;
-use crate::math::{self, Ops};
 use crate::rows::code::{Code, Kind, Op, Reg, Register, What};
 use crate::rows::types::Ty;
 use headwater_core::DType;
+use headwater_core::expr::elementary::{self, Ops};
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
 use std::collections::HashMap;
@@ -331,14 +331,14 @@ impl Builder<'_> {
                 let sign = self.bits(1 << 31);
                 self.two(op::XOR, a, sign)
             }
-            Unary::Abs => math::vector::abs(self, a),
-            Unary::Exp => math::vector::exp(self, a),
-            Unary::ExpNonpos => math::vector::exp_nonpos(self, a),
-            Unary::Log => math::vector::log(self, a),
-            Unary::Tanh => math::vector::tanh(self, a),
-            Unary::Erf => math::vector::erf(self, a),
-            Unary::Ndtr => math::vector::ndtr(self, a),
-            Unary::Sigmoid => math::vector::sigmoid(self, a),
+            Unary::Abs => elementary::abs(self, a),
+            Unary::Exp
+            | Unary::ExpNonpos
+            | Unary::Log
+            | Unary::Tanh
+            | Unary::Erf
+            | Unary::Ndtr
+            | Unary::Sigmoid => return elementary::unary(self, f, a),
             Unary::Sqrt => self.push(Ins::One(op::SQRT, a, None)),
             Unary::Rsqrt => {
                 let root = self.push(Ins::One(op::SQRT, a, None));
@@ -355,7 +355,7 @@ impl Builder<'_> {
             Unary::Trunc => self.push(round(11)),
             Unary::IsNan => self.is_nan(a),
             Unary::IsInf => {
-                let (size, infinity) = (math::vector::abs(self, a), self.num(f32::INFINITY));
+                let (size, infinity) = (elementary::abs(self, a), self.num(f32::INFINITY));
                 self.eq(size, infinity)
             }
             Unary::Not => self.not(a),
