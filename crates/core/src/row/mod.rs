@@ -75,20 +75,43 @@ pub enum Instr {
 }
 
 impl Instr {
+    /// Registers that the instruction reads, in order; one that it reads twice comes twice.
+    pub fn args(&self) -> impl Iterator<Item = Reg> + use<> {
+        let list = match *self {
+            Instr::Load(_) | Instr::Iota(_) | Instr::Float(_) | Instr::Int(_) | Instr::Bool(_) => [None; 3],
+            Instr::Unary(_, a)
+            | Instr::Cast(_, a)
+            | Instr::Reduce(_, a)
+            | Instr::Store(_, a)
+            | Instr::Columns(_, a) => [Some(a), None, None],
+            Instr::Binary(_, a, b) => [Some(a), Some(b), None],
+            Instr::Select(c, a, b) => [Some(c), Some(a), Some(b)],
+        };
+        list.into_iter().flatten()
+    }
+
+    /// The registers of [`Instr::args`], to be changed.
+    pub fn args_mut(&mut self) -> impl Iterator<Item = &mut Reg> {
+        let list = match self {
+            Instr::Load(_) | Instr::Iota(_) | Instr::Float(_) | Instr::Int(_) | Instr::Bool(_) => {
+                [None, None, None]
+            }
+            Instr::Unary(_, a)
+            | Instr::Cast(_, a)
+            | Instr::Reduce(_, a)
+            | Instr::Store(_, a)
+            | Instr::Columns(_, a) => [Some(a), None, None],
+            Instr::Binary(_, a, b) => [Some(a), Some(b), None],
+            Instr::Select(c, a, b) => [Some(c), Some(a), Some(b)],
+        };
+        list.into_iter().flatten()
+    }
+
     /// The same instruction on other registers.
     pub fn map(&self, mut f: impl FnMut(Reg) -> Reg) -> Instr {
-        match *self {
-            Instr::Load(_) | Instr::Iota(_) | Instr::Float(_) | Instr::Int(_) | Instr::Bool(_) => {
-                self.clone()
-            }
-            Instr::Unary(op, a) => Instr::Unary(op, f(a)),
-            Instr::Binary(op, a, b) => Instr::Binary(op, f(a), f(b)),
-            Instr::Select(c, a, b) => Instr::Select(f(c), f(a), f(b)),
-            Instr::Cast(d, a) => Instr::Cast(d, f(a)),
-            Instr::Reduce(op, a) => Instr::Reduce(op, f(a)),
-            Instr::Store(w, a) => Instr::Store(w, f(a)),
-            Instr::Columns(w, a) => Instr::Columns(w, f(a)),
-        }
+        let mut out = self.clone();
+        out.args_mut().for_each(|r| *r = f(*r));
+        out
     }
 }
 
@@ -169,6 +192,23 @@ impl RowProgram {
         }
     }
 
+    /// Number of times that each register is read.
+    pub fn uses(&self) -> Vec<usize> {
+        let mut uses = vec![0; self.body.len()];
+        self.body.iter().flat_map(Instr::args).for_each(|r| uses[r] += 1);
+        uses
+    }
+
+    /// Number of reductions that each register depends on, one after the other: rows are walked once more for each.
+    pub fn levels(&self) -> Vec<usize> {
+        let mut level: Vec<usize> = Vec::with_capacity(self.body.len());
+        for instr in &self.body {
+            let args = instr.args().map(|r| level[r]).max().unwrap_or(0);
+            level.push(args + usize::from(matches!(instr, Instr::Reduce(..))));
+        }
+        level
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.outer.iter().product()
@@ -202,11 +242,7 @@ impl RowProgram {
                 Instr::Store(w, _) => (word(self.writes[w].dtype), self.writes[w].dtype == DType::I64),
                 _ => (false, false),
             };
-            let mut missing = false;
-            let _ = instr.map(|r| {
-                missing |= !(whole[r] || cut || moves && moved[r]);
-                r
-            });
+            let missing = instr.args().any(|r| !(whole[r] || cut || moves && moved[r]));
             let sums = matches!(*instr, Instr::Columns(_, a) if classes[a] == Some(Class::Int));
             if missing || sums {
                 return true;

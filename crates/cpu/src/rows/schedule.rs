@@ -21,8 +21,6 @@ const SPREAD: usize = 64;
 /// results pass by the caches.
 pub(super) fn schedule(s: &Checked, table: &Table, keep: bool, stream: bool) -> Code {
     let scalar = s.scalars();
-    let mut uses = vec![0; s.program.body.len()];
-    s.program.body.iter().flat_map(args).for_each(|r| uses[r] += 1);
     let mut c = Compiler {
         s,
         table,
@@ -30,8 +28,8 @@ pub(super) fn schedule(s: &Checked, table: &Table, keep: bool, stream: bool) -> 
         stream,
         rowwise: !s.across() && count(&s.cols) >= SPREAD,
         scalar,
-        uses,
-        level: levels(s),
+        uses: s.program.uses(),
+        level: s.program.levels(),
         regs: vec![None; s.program.body.len()],
         expanded: vec![None; s.program.body.len()],
         kept: vec![false; s.program.body.len()],
@@ -39,30 +37,6 @@ pub(super) fn schedule(s: &Checked, table: &Table, keep: bool, stream: bool) -> 
     };
     c.run();
     c.code
-}
-
-/// The number of reductions that each register waits for, one after the other.
-fn levels(s: &Checked) -> Vec<usize> {
-    let mut level: Vec<usize> = Vec::with_capacity(s.program.body.len());
-    for instr in &s.program.body {
-        let args = args(instr).map(|r| level[r]).max().unwrap_or(0);
-        level.push(args + matches!(instr, Instr::Reduce(..)) as usize);
-    }
-    level
-}
-
-fn args(instr: &Instr) -> impl Iterator<Item = usize> {
-    let list = match *instr {
-        Instr::Unary(_, a)
-        | Instr::Cast(_, a)
-        | Instr::Reduce(_, a)
-        | Instr::Store(_, a)
-        | Instr::Columns(_, a) => [Some(a), None, None],
-        Instr::Binary(_, a, b) => [Some(a), Some(b), None],
-        Instr::Select(c, a, b) => [Some(c), Some(a), Some(b)],
-        _ => [None; 3],
-    };
-    list.into_iter().flatten()
 }
 
 /// Instructions that make one operation together with what they use.
@@ -155,7 +129,7 @@ impl Compiler<'_> {
         for at in (0..body.len()).rev() {
             live[at] |= matches!(body[at], Instr::Store(..) | Instr::Columns(..));
             if live[at] {
-                args(&body[at]).for_each(|a| live[a] = true);
+                body[at].args().for_each(|a| live[a] = true);
             }
         }
         live
@@ -174,7 +148,7 @@ impl Compiler<'_> {
                 _ => 1,
             };
             // Saturates: the number of paths can be exponential.
-            cost[at] = args(&body[at]).fold(own, |sum, a| sum.saturating_add(cost[a]));
+            cost[at] = body[at].args().fold(own, |sum, a| sum.saturating_add(cost[a]));
         }
         for at in (0..body.len()).rev() {
             let mut when: Vec<usize> = if sinks.contains(&at) {
@@ -198,7 +172,7 @@ impl Compiler<'_> {
     /// Vectors that the operation of an instruction reads.
     fn vector_args(&self, at: usize) -> Vec<usize> {
         let list = match self.form(at) {
-            Form::Plain => args(&self.s.program.body[at]).collect(),
+            Form::Plain => self.s.program.body[at].args().collect(),
             Form::Dot(a, b) => vec![a, b],
             Form::Lookup { from, .. } | Form::Patch { from, .. } => vec![from],
         };

@@ -444,11 +444,10 @@ impl<'a> Body<'a> {
         let mut last = vec![usize::MAX; self.p.body.len()];
         let mut users = vec![0usize; self.p.body.len()];
         for &at in list {
-            self.p.body[at].map(|r| {
+            for r in self.p.body[at].args() {
                 last[r] = at;
                 users[r] += 1;
-                r
-            });
+            }
         }
         for &at in list {
             self.u.w.half = self.halves[at];
@@ -468,11 +467,7 @@ impl<'a> Body<'a> {
                     }
                 }
             }
-            let mut used = Vec::new();
-            self.p.body[at].map(|r| {
-                used.push(r);
-                r
-            });
+            let mut used: Vec<usize> = self.p.body[at].args().collect();
             used.sort_unstable();
             used.dedup();
             for r in used {
@@ -488,7 +483,7 @@ impl<'a> Body<'a> {
     /// set is written again only when its tile is done.
     fn spent(&self, at: usize, last: &[usize]) -> Vec<BufferId> {
         let mut out = Vec::new();
-        self.p.body[at].map(|r| {
+        for r in self.p.body[at].args() {
             if let Some(Register::Held(x, _)) = self.regs[r]
                 && last[r] == at
                 && !self.kept[r]
@@ -498,8 +493,7 @@ impl<'a> Body<'a> {
                     out.push(x.buf.id);
                 }
             }
-            r
-        });
+        }
         out
     }
 

@@ -10,10 +10,7 @@ pub(super) fn halves(p: &RowProgram) -> Vec<Half> {
     let scalars = p.scalars();
     let mut last = vec![usize::MAX; number];
     for (at, instr) in p.body.iter().enumerate() {
-        instr.map(|r| {
-            last[r] = at;
-            r
-        });
+        instr.args().for_each(|r| last[r] = at);
     }
     // The register whose place a value takes, and halves by place.
     let mut place: Vec<usize> = (0..number).collect();

@@ -6,17 +6,11 @@ use headwater_core::row::{Instr, RowProgram};
 /// The program with `1 + tanh u` as `2 σ(2 u)`, which is the same number: an exponential and a quotient, and no
 /// cancellation where u is negative.
 pub(super) fn rewritten(p: &RowProgram) -> RowProgram {
-    let mut users = vec![0usize; p.body.len()];
-    for instr in &p.body {
-        instr.map(|r| {
-            users[r] += 1;
-            r
-        });
-    }
+    let uses = p.uses();
     let one = |r: usize| matches!(p.body[r], Instr::Float(x) if x == 1.0);
     // The argument of a hyperbolic tangent that nothing else needs.
     let tanh = |r: usize| match p.body[r] {
-        Instr::Unary(Unary::Tanh, u) if users[r] == 1 => Some(u),
+        Instr::Unary(Unary::Tanh, u) if uses[r] == 1 => Some(u),
         _ => None,
     };
     let shifted = |instr: &Instr| match *instr {

@@ -45,14 +45,6 @@ impl Schedule {
     ) -> Result<Schedule, Refusal> {
         let p = kernel.p;
         let n = p.body.len();
-        let args = |at: usize| {
-            let mut out = Vec::new();
-            p.body[at].map(|r| {
-                out.push(r);
-                r
-            });
-            out
-        };
         // The same in all tiles: loads that do not move outside of them, and functions of such.
         let mut fixed = vec![false; n];
         for at in 0..n {
@@ -62,7 +54,7 @@ impl Schedule {
                 }
                 Instr::Iota(_) | Instr::Store(..) | Instr::Columns(..) | Instr::Reduce(..) => false,
                 Instr::Float(_) | Instr::Int(_) | Instr::Bool(_) => true,
-                _ => args(at).iter().all(|&r| fixed[r]),
+                instr => instr.args().all(|r| fixed[r]),
             };
         }
         let fixed_list: Vec<usize> = (0..n).filter(|&at| fixed[at]).collect();
@@ -73,11 +65,7 @@ impl Schedule {
         }
         // Passes: reductions that depend on those of the passes before.
         let scalars = p.scalars();
-        let mut level = vec![0usize; n];
-        for at in 0..n {
-            let below = args(at).iter().map(|&r| level[r]).max().unwrap_or(0);
-            level[at] = below + usize::from(matches!(p.body[at], Instr::Reduce(..)));
-        }
+        let level = p.levels();
         let number = level.iter().max().copied().unwrap_or(0) + 1;
         let mut passes = Vec::new();
         for pass in 0..number {
@@ -89,7 +77,7 @@ impl Schedule {
                 .collect();
             let mut wanted = vec![false; n];
             for &at in &reductions {
-                args(at).into_iter().for_each(|r| wanted[r] = true);
+                p.body[at].args().for_each(|r| wanted[r] = true);
             }
             for &at in rest.iter().filter(|_| last) {
                 wanted[at] |= match p.body[at] {
@@ -103,7 +91,7 @@ impl Schedule {
             }
             for at in (0..n).rev() {
                 if wanted[at] && !(scalars[at] || fixed[at]) {
-                    args(at).into_iter().for_each(|r| wanted[r] = true);
+                    p.body[at].args().for_each(|r| wanted[r] = true);
                 }
             }
             let in_tile = |at: &usize| wanted[*at] && !scalars[*at] && !fixed[*at];

@@ -284,12 +284,7 @@ pub(in crate::pass) fn part(
     let mut stored: Vec<Option<usize>> = vec![None; p.body.len()];
     let mut needed = vec![false; p.body.len()];
     for (at, instr) in p.body.iter().enumerate() {
-        let mut sum = matches!(instr, Instr::Reduce(..));
-        instr.map(|r| {
-            sum |= sums[r];
-            r
-        });
-        sums.push(sum);
+        sums.push(matches!(instr, Instr::Reduce(..)) || instr.args().any(|r| sums[r]));
         if let Instr::Store(w, _) | Instr::Columns(w, _) = *instr {
             needed[at] = wanted.contains(&w);
         }
@@ -313,10 +308,7 @@ pub(in crate::pass) fn part(
     }
     for at in (0..p.body.len()).rev().filter(|&at| stored[at].is_none()).collect::<Vec<_>>() {
         if needed[at] {
-            p.body[at].map(|r| {
-                needed[r] = true;
-                r
-            });
+            p.body[at].args().for_each(|r| needed[r] = true);
         }
     }
     let program = RowProgram { outer: p.outer.clone(), inner: p.inner.clone(), ..RowProgram::default() };
