@@ -77,7 +77,7 @@ impl Loaded {
         let mut steps = Vec::with_capacity(plan.steps.len());
         let mut size = ScratchSize::default();
         for step in &plan.steps {
-            let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
+            let origin = plan.origin(step);
             let work = load(plan, step, pool, tier, kernels).map_err(|e| e.in_op(step.op).at(&origin))?;
             if let LoadedWork::Rows(p) = &work {
                 size = size.max(p.scratch());

@@ -121,7 +121,7 @@ pub fn write_operator(
 fn lowered(chip: &Chip, plan: &Plan) -> (Distinct, usize, BTreeMap<String, usize>) {
     let (mut distinct, mut native, mut host) = (Distinct::default(), 0, BTreeMap::new());
     for step in &plan.steps {
-        let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
+        let origin = plan.origin(step);
         match lower::step(chip, true, step, &origin) {
             Ok(lowered) => {
                 native += 1;

@@ -52,7 +52,7 @@ impl Loaded {
         ensure!(aligned, Plan, "the plan is aligned to {} bytes, this device to {wanted}", plan.alignment);
         plan.check_ranks(machine.ranks())?;
         for step in &plan.steps {
-            let named = |e: Error| e.in_op(step.op).at(&origin(plan, step));
+            let named = |e: Error| e.in_op(step.op).at(&plan.origin(step));
             check(target, plan, step).map_err(named)?;
         }
         let steps = plan.steps.len();
@@ -79,27 +79,20 @@ impl Loaded {
     }
 }
 
-/// The origin of a step.
-fn origin(plan: &Plan, step: &Step) -> headwater_core::graph::Origin {
-    plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default()
-}
-
 /// Refuses a step that the target does not run, or whose operands lie elsewhere than they may.
 fn check(target: &Target, plan: &Plan, step: &Step) -> Result<()> {
     let support = match &step.work {
         Work::Rows(program) => target.program(program),
         Work::Kernel { op, attrs } => {
-            let types: Vec<Option<TensorType>> =
-                step.reads.iter().map(|v| v.as_ref().map(TensorView::ty)).collect();
-            let outs: Vec<TensorType> = step.writes.iter().map(TensorView::ty).collect();
-            let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
-            let needs = target.operators.workspace(op, &cx, &outs);
+            let types = step.types();
+            let cx = types.cx(attrs);
+            let needs = target.operators.workspace(op, &cx, &types.outs);
             let has = step.workspace.map_or(0, |(_, bytes)| bytes);
             ensure!(has >= needs, Plan, "the kernel needs {needs} bytes of workspace, the plan gives {has}");
             let contiguous =
                 step.reads.iter().flatten().chain(&step.writes).all(|v| v.layout.is_contiguous());
             ensure!(contiguous, Plan, "operands of a kernel must be contiguous");
-            target.support(op, &cx, &outs)
+            target.support(op, &cx, &types.outs)
         }
     };
     if let Support::Missing(why) = support {
@@ -304,7 +297,7 @@ impl Run {
             attrs: attrs.clone(),
             inputs: planned.reads.iter().map(|v| v.as_ref().map(TensorView::ty)).collect(),
             outputs: planned.writes.iter().map(TensorView::ty).collect(),
-            origin: origin(&self.shared.plan, planned),
+            origin: self.shared.plan.origin(planned),
             gather: Some(Box::new(move |user| {
                 if let Some(e) = &*locked(&reader.failure) {
                     return Err(e.clone());
@@ -333,7 +326,7 @@ impl Run {
     /// Notes the failure of a step, unless there is one. Returns that of its stream.
     fn failed(&self, step: usize, own: bool, e: Error) -> Result<()> {
         let step = &self.shared.plan.steps[step];
-        let e = e.in_op(step.op).at(&origin(&self.shared.plan, step));
+        let e = e.in_op(step.op).at(&self.shared.plan.origin(step));
         let mut noted = locked(&self.failure);
         if noted.is_none() {
             if e.code == Code::Device {

@@ -9,8 +9,7 @@ use crate::host::Site;
 use crate::lower::{self, Distinct, Lowered, LoweredArg, Refusal};
 use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
-use headwater_core::graph::Origin;
-use headwater_core::plan::{Plan, Step};
+use headwater_core::plan::Plan;
 use headwater_core::target::Target;
 use headwater_core::{ensure, fail};
 use std::collections::HashMap;
@@ -83,7 +82,7 @@ impl<M: Machine> Loaded<M> {
         let (mut constants, mut known) = (Vec::<u8>::new(), HashMap::<Vec<u8>, Range<usize>>::new());
         let (mut steps, mut used) = (Vec::with_capacity(plan.steps.len()), Used::default());
         for step in &plan.steps {
-            let origin = origin(plan, step);
+            let origin = plan.origin(step);
             let site = |kernel: &str| {
                 Arc::new(Site { kernel: kernel.into(), op: Some(step.op), origin: Some(origin.clone()) })
             };
@@ -287,11 +286,6 @@ impl<M: Machine> Loaded<M> {
         self.recordings.insert(steps.clone(), Recording { memory, graph: Some(graph) });
         Ok(true)
     }
-}
-
-/// The line of the model that a step comes from.
-fn origin(plan: &Plan, step: &Step) -> Origin {
-    plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default()
 }
 
 impl<M: Machine> Executable for Loaded<M> {

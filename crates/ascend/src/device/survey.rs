@@ -27,7 +27,7 @@ pub(super) fn survey<M: Machine>(machine: &M, plan: &Plan) -> Vec<StepUse> {
     let mut known: HashMap<String, Option<Predicted>> = HashMap::new();
     let mut begins = true;
     let used = plan.steps.iter().map(|step| {
-        let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
+        let origin = plan.origin(step);
         let mut vendor = None;
         match choose(machine, &chip, step, &origin) {
             Some(Ok((chosen, operator))) => {

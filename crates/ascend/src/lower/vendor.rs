@@ -15,8 +15,8 @@ use headwater_core::ops::attention::attention as heads;
 use headwater_core::ops::conv::convolution as conv;
 use headwater_core::ops::conv::geometry::Conv;
 use headwater_core::ops::{OpCx, linear};
-use headwater_core::plan::{Step, TensorView, Work};
-use headwater_core::{DType, TensorType};
+use headwater_core::plan::{Step, Work};
+use headwater_core::DType;
 
 /// A step as a call of the vendor's, with launches of ours before and behind it.
 #[derive(Clone, Debug)]
@@ -50,8 +50,8 @@ pub fn vendor(chip: &Chip, step: &Step, origin: &Origin) -> Option<Result<Vendor
     if chip.arch != Arch::A2 {
         return Some(Err(Refusal::new("the vendor's operators are for A2 and A3")));
     }
-    let types: Vec<Option<TensorType>> = step.reads.iter().map(|v| v.as_ref().map(TensorView::ty)).collect();
-    let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
+    let types = step.types();
+    let cx = types.cx(attrs);
     let source = Source { op: step.op.into(), origin: origin.clone() };
     let mut s = Sequence::new(chip, &source);
     Some(build(&mut s, &cx, step))

@@ -10,8 +10,8 @@ use crate::attr::Attrs;
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
 use crate::graph::{Origin, OriginId, Phase, ValueId};
-use crate::ops::OpDef;
 use crate::ops::collective::{self, is_collective};
+use crate::ops::{OpCx, OpDef};
 use crate::row::RowProgram;
 use crate::shape::Layout;
 use crate::tensor::TensorType;
@@ -159,6 +159,32 @@ pub struct Step {
     pub stream: u32,
 }
 
+impl Step {
+    /// Types of its operands.
+    pub fn types(&self) -> StepTypes {
+        StepTypes {
+            inputs: self.reads.iter().map(|v| v.as_ref().map(TensorView::ty)).collect(),
+            outs: self.writes.iter().map(TensorView::ty).collect(),
+        }
+    }
+}
+
+/// Types of a step's operands, for the rules of its operator.
+#[derive(Clone, Debug)]
+pub struct StepTypes {
+    /// Of its inputs; `None` where an optional one is left out.
+    pub inputs: Vec<Option<TensorType>>,
+    /// Of its results.
+    pub outs: Vec<TensorType>,
+}
+
+impl StepTypes {
+    /// The context of the operator's rules, for an operator with such attributes.
+    pub fn cx<'a>(&'a self, attrs: &'a Attrs) -> OpCx<'a> {
+        OpCx { inputs: self.inputs.iter().map(Option::as_ref).collect(), attrs }
+    }
+}
+
 /// Places where the caller has put a graph's inputs and wants its outputs.
 #[derive(Clone, Debug, Default)]
 pub struct Bindings {
@@ -254,6 +280,13 @@ pub struct Plan {
     pub halves: Option<Halves>,
     /// Origins of the steps.
     pub origins: Arc<Vec<Origin>>,
+}
+
+impl Plan {
+    /// The model's line that a step comes from; an empty one if it is not known.
+    pub fn origin(&self, step: &Step) -> Origin {
+        self.origins.get(step.origin.0 as usize).cloned().unwrap_or_default()
+    }
 }
 
 /// The arena of every plan.

@@ -464,7 +464,7 @@ impl StepReport {
 
 /// A step of a plan that took so long, beside the machine's limits if they are known.
 pub fn traced(plan: &Plan, step: &Step, seconds: f64, limits: Option<&Limits>) -> Traced {
-    let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
+    let origin = plan.origin(step);
     let product = matches!(&step.work, Work::Kernel { op, .. } if op.precision == Precision::Low);
     let (bytes, dtype) = (touched(step), step.writes.first().map_or(DType::F32, |w| w.dtype));
     let list = |views: &mut dyn Iterator<Item = &TensorView>| {

@@ -37,7 +37,7 @@ pub fn lower(chip: &Chip, plan: &Plan, step: &Step) -> Option<Result<Lowered, St
     let Work::Rows(program) = &step.work else { return None };
     let reads: Vec<&TensorView> = step.reads.iter().flatten().collect();
     let writes: Vec<&TensorView> = step.writes.iter().collect();
-    let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
+    let origin = plan.origin(step);
     let source = Source { op: step.op.into(), origin };
     Some(rows(chip, program, &reads, &writes, &source).map_err(|r| r.0))
 }
