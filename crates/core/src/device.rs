@@ -75,7 +75,9 @@ pub trait Device: Send + Sync {
     fn survey(&self, plan: &Plan) -> Vec<StepUse> {
         let used = |step: &Step| match self.target().step(step) {
             Support::Native => StepUse { launches: 1, ..StepUse::default() },
-            Support::Reference => StepUse { host: Some("no kernel".into()), ..StepUse::default() },
+            Support::Expand | Support::Reference => {
+                StepUse { host: Some("no kernel".into()), ..StepUse::default() }
+            }
             Support::Missing(why) => StepUse { host: Some(why), ..StepUse::default() },
         };
         plan.steps.iter().map(used).collect()

@@ -7,7 +7,7 @@
 use crate::dtype::{Class, DType};
 use crate::expr::Unary;
 use crate::ops::{Body, OpCx, OpDef};
-use crate::plan::{Step, TensorView, Work};
+use crate::plan::{Step, Work};
 use crate::row::RowProgram;
 use crate::tensor::TensorType;
 use std::fmt::Debug;
@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub enum Support {
     /// By its own kernel, or as a row program.
     Native,
+    /// As the steps of its expansion ([`crate::expand`]), all of which are native. Not for row programs.
+    Expand,
     /// Through the slow reference, correctly.
     Reference,
     /// Not at all, and why.
@@ -322,11 +324,12 @@ impl Target {
         match &step.work {
             Work::Rows(program) => self.program(program),
             Work::Kernel { op, attrs } => {
-                let types: Vec<Option<TensorType>> =
-                    step.reads.iter().map(|v| v.as_ref().map(TensorView::ty)).collect();
-                let outs: Vec<TensorType> = step.writes.iter().map(TensorView::ty).collect();
-                let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
-                self.operators.support(op, &cx, &outs)
+                let types = step.types();
+                match self.operators.support(op, &types.cx(attrs), &types.outs) {
+                    // It is still whole: its layouts have no expansion.
+                    Support::Expand => Support::Reference,
+                    support => support,
+                }
             }
         }
     }

@@ -355,7 +355,7 @@ pub(crate) fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> 
     for (node, runs) in graph.nodes.iter().zip(&run.nodes) {
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
         let found = match device.target().support(runs.op, &run.cx(runs), &types) {
-            Support::Native => continue,
+            Support::Native | Support::Expand => continue,
             Support::Reference => "reference".to_string(),
             Support::Missing(why) => why,
         };

@@ -6,8 +6,10 @@ use crate::memory::ReferenceBuffer;
 use crate::stream::ReferenceStream;
 use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, Stream};
 use headwater_core::diagnostic::Result;
+use headwater_core::expand::{self, ExpandedStep, Expansion};
 use headwater_core::ops::{Body, OpCx, OpDef};
-use headwater_core::plan::Plan;
+use headwater_core::plan::{Plan, Work};
+use headwater_core::row::RowProgram;
 use headwater_core::target::{
     DTypeSet, DTypeSupport, MemorySpace, Operators, Port, ProductModel, Support, Target, TargetMemory,
 };
@@ -29,12 +31,17 @@ pub struct Reference {
 impl Reference {
     /// A device without f64 and i64 arithmetic, whose streams are interleaved by a seed.
     pub fn new(seed: u64) -> Reference {
-        Reference::of("reference", false, seed)
+        Reference::of("reference", Kernels { wide: false, expands: false }, seed)
+    }
+
+    /// The same, which has kernels for no operator that has an expansion ([`headwater_core::expand`]).
+    pub fn expanding(seed: u64) -> Reference {
+        Reference::of("reference", Kernels { wide: false, expands: true }, seed)
     }
 
     /// The same with f64 and i64 arithmetic.
     pub fn wide(seed: u64) -> Reference {
-        Reference::of("reference:wide", true, seed)
+        Reference::of("reference:wide", Kernels { wide: true, expands: false }, seed)
     }
 
     /// Devices of `ranks` ranks that meet in collectives, with f64 and i64 arithmetic. The seed decides the
@@ -49,22 +56,23 @@ impl Reference {
     pub fn patient_world(ranks: usize, seed: u64, patience: Duration) -> Vec<Reference> {
         let own = |machine: Machine| Reference {
             name: format!("reference:rank{}", machine.rank()),
-            target: target(true),
+            target: target(Kernels { wide: true, expands: false }),
             machine: Arc::new(machine),
         };
         Machine::world(ranks, seed, patience).into_iter().map(own).collect()
     }
 
-    fn of(name: &str, wide: bool, seed: u64) -> Reference {
+    fn of(name: &str, kernels: Kernels, seed: u64) -> Reference {
         let machine = Machine::world(1, seed, PATIENCE).swap_remove(0);
-        Reference { name: name.into(), target: target(wide), machine: Arc::new(machine) }
+        Reference { name: name.into(), target: target(kernels), machine: Arc::new(machine) }
     }
 }
 
 /// The target: as the generic one where nothing speaks for another figure.
-fn target(wide: bool) -> Target {
+fn target(kernels: Kernels) -> Target {
     use DType::{BF16, F16, F32, F64, I64};
-    let generic = Target::generic(Arc::new(Kernels { wide }));
+    let wide = kernels.wide;
+    let generic = Target::generic(Arc::new(kernels));
     let all = DTypeSet::ALL;
     let narrow = |dtypes: &[DType]| if wide { all } else { all.without(dtypes) };
     let mut products: Vec<ProductModel> =
@@ -92,15 +100,29 @@ fn target(wide: bool) -> Target {
 
 /// Every operator by its interpreter, on contiguous operands, with a little workspace that nobody needs: so
 /// that plans are made with some.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Kernels {
     wide: bool,
+    /// True if operators that have an expansion have no kernel.
+    expands: bool,
+}
+
+impl Kernels {
+    /// The expansion of an operator, where it has no kernel and all steps of the expansion run.
+    fn expansion(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Option<&'static Expansion> {
+        let expansion = expand::find(op).filter(|_| self.expands)?;
+        let sequence = expansion.contiguous(cx, outs).ok()?;
+        let wide = |program: &RowProgram| program.computes_in_i64() || program.computes_in_f64();
+        let runs = |step: &ExpandedStep| !matches!(&step.work, Work::Rows(p) if !self.wide && wide(p));
+        sequence.steps.iter().all(runs).then_some(expansion)
+    }
 }
 
 impl Operators for Kernels {
-    fn support(&self, _: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
+    fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
         match cx.present().chain(outs).any(|t| t.dtype == DType::F64) && !self.wide {
             true => Support::Missing("reference has no f64".into()),
+            false if self.expansion(op, cx, outs).is_some() => Support::Expand,
             false => Support::Native,
         }
     }
@@ -110,8 +132,8 @@ impl Operators for Kernels {
         if matches!(op.body, Body::Update(_)) { 0 } else { 64 }
     }
 
-    fn strided(&self, _: &OpDef, _: &OpCx, _: &[TensorType], _: Port) -> bool {
-        false
+    fn strided(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType], _: Port) -> bool {
+        self.expansion(op, cx, outs).is_some_and(|expansion| expansion.strided)
     }
 }
 

@@ -4,9 +4,9 @@ use crate::chip::{Arch, Chip};
 use crate::host::memory::ALIGN;
 use crate::lower;
 use headwater_core::DType::{BF16, F16, F32, F64, I64};
-use headwater_core::TensorType;
 use headwater_core::ops::{OpCx, OpDef};
 use headwater_core::target::{DTypeSet, MemorySpace, Operators, Port, Support, Target};
+use headwater_core::{TensorType, expand};
 use std::sync::Arc;
 
 /// Operators of a chip.
@@ -16,18 +16,12 @@ struct Kernels {
     chip: Option<&'static Chip>,
 }
 
-impl Kernels {
-    /// True if an operator has a kernel.
-    fn native(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bool {
-        self.chip.is_some_and(|chip| lower::has_kernel(chip, op, cx, outs))
-    }
-}
-
 impl Operators for Kernels {
     fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
-        match self.native(op, cx, outs) {
-            true => Support::Native,
-            false => Support::Reference,
+        match self.chip {
+            Some(chip) if lower::expands(chip, op, cx, outs) => Support::Expand,
+            Some(chip) if lower::has_kernel(chip, op, cx, outs) => Support::Native,
+            _ => Support::Reference,
         }
     }
 
@@ -38,7 +32,11 @@ impl Operators for Kernels {
 
     /// Kernels have contiguous operands, but for products; the host reads and writes any.
     fn strided(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType], _: Port) -> bool {
-        lower::takes_strides(op) || !self.native(op, cx, outs)
+        match expand::find(op) {
+            Some(expansion) if expansion.strided => true,
+            None if lower::takes_strides(op) => true,
+            _ => self.support(op, cx, outs) == Support::Reference,
+        }
     }
 }
 

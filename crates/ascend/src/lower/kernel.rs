@@ -3,12 +3,12 @@
 //! Kernels that are written by hand take contiguous operands; the planner makes them so where an operator has a kernel
 //! ([`has_kernel`]). Operators that are composed of products take them as they lie ([`takes_strides`]).
 
+use super::expand::whole;
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::product::{affine, product};
 use super::source::attributed;
 use super::{
-    attention, constant, convolution, counting, grouped, indexing, pooling, recurrent, resample, scan,
-    segment, tables,
+    attention, constant, convolution, counting, grouped, indexing, recurrent, resample, segment, tables,
 };
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
@@ -17,7 +17,6 @@ use crate::kernels::{
     embedding_grad, gather_rows, philox_uniform, scatter_sum, uniform_blocks,
 };
 use headwater_core::graph::Origin;
-use headwater_core::ops::conv::window::Pool;
 use headwater_core::ops::index::embedding_grad::EmbeddingGradOptions;
 use headwater_core::ops::random::philox;
 use headwater_core::ops::{OpCx, OpDef};
@@ -37,9 +36,11 @@ pub fn kernel(
     step: &Step,
     source: &Source,
 ) -> Result<Lowered, Refusal> {
-    let types: Vec<Option<TensorType>> = step.reads.iter().map(|v| v.as_ref().map(TensorView::ty)).collect();
-    let outs: Vec<TensorType> = step.writes.iter().map(TensorView::ty).collect();
-    let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
+    let types = step.types();
+    let (cx, outs) = (types.cx(attrs), &types.outs);
+    if let Some(expansion) = headwater_core::expand::find(op) {
+        return Err(whole(expansion, &cx, outs));
+    }
     if takes_strides(op) {
         return composed(chip, together, op, &cx, &step.reads, &step.writes, source);
     }
@@ -49,7 +50,7 @@ pub fn kernel(
     if is_sequence(op) {
         return composed(chip, together, op, &cx, &step.reads, &step.writes, source);
     }
-    let lowered = choose(chip, op, &cx, &outs)?;
+    let lowered = choose(chip, op, &cx, outs)?;
     let launches = lowered.launches.into_iter().map(|launch| {
         let program = Arc::unwrap_or_clone(launch.program);
         LoweredLaunch { program: Arc::new(attributed(program, source)), ..launch }
@@ -84,12 +85,6 @@ pub fn takes_strides(op: &OpDef) -> bool {
             | "convolution"
             | "convolution_input_grad"
             | "convolution_weight_grad"
-            | "max_pool2d_with_indices"
-            | "adaptive_max_pool2d"
-            | "avg_pool2d"
-            | "avg_pool2d_backward"
-            | "adaptive_avg_pool2d"
-            | "_adaptive_avg_pool2d_backward"
             | "_grouped_mm"
             | "grouped_mm_weight_backward"
     )
@@ -101,9 +96,6 @@ fn is_sequence(op: &OpDef) -> bool {
         op.name,
         "col2im"
             | "constant"
-            | "cumprod"
-            | "cumprod_backward"
-            | "cumsum"
             | "gather"
             | "gather_rows"
             | "gru_layer"
@@ -141,9 +133,6 @@ fn composed(
     match op.name {
         "attention" => return attention::attention(chip, together, cx, reads, writes, source),
         "attention_backward" => return attention::attention_backward(chip, cx, reads, writes, source),
-        "max_pool2d_with_indices" | "adaptive_max_pool2d" => {
-            return pooling::maximum(chip, &pool(op, cx)?, reads, writes, source);
-        }
         "gru_layer" => return recurrent::gru(chip, cx, reads, writes, source),
         "gru_layer_backward" => return recurrent::gru_backward(chip, cx, reads, writes, source),
         "rnn_layer" => return recurrent::rnn(chip, cx, reads, writes, source),
@@ -156,9 +145,6 @@ fn composed(
     let [write] = writes else { return Err(Refusal::new("more than one result")) };
     match op.name {
         "constant" => constant::constant(chip, cx, write, source),
-        "cumprod" => scan::products(chip, cx, reads, write, source),
-        "cumprod_backward" => scan::products_backward(chip, cx, reads, write, source),
-        "cumsum" => scan::sums(chip, cx, reads, write, source),
         "gather" => indexing::gather(chip, cx, reads, write, source),
         "gather_rows" => tables::rows(chip, reads, write, source),
         "update_rows" => tables::update_rows(chip, reads, write, source),
@@ -180,25 +166,8 @@ fn composed(
         "convolution_weight_grad" => convolution::convolution_weight_grad(chip, cx, reads, write, source),
         "upsample2d" => resample::resample(chip, cx, false, reads, write, source),
         "upsample2d_backward" => resample::resample(chip, cx, true, reads, write, source),
-        "avg_pool2d" | "adaptive_avg_pool2d" => pooling::mean(chip, cx, &pool(op, cx)?, reads, write, source),
-        "avg_pool2d_backward" | "_adaptive_avg_pool2d_backward" => {
-            pooling::mean_backward(chip, cx, &pool(op, cx)?, reads, write, source)
-        }
         name => Err(Refusal(format!("`{name}` has no kernel yet"))),
     }
-}
-
-/// The windows of a pooling, or of the pooling whose gradient is taken.
-fn pool(op: &OpDef, cx: &OpCx) -> Result<Pool, Refusal> {
-    let input = match op.name.ends_with("_backward") {
-        true => cx.sizes("input_size"),
-        false => cx.shape(0).cloned(),
-    };
-    let pool = input.and_then(|input| match op.name.contains("adaptive") {
-        true => Pool::adaptive(&input, cx),
-        false => Pool::sliding(&input, cx),
-    });
-    pool.map_err(|e| Refusal(e.message))
 }
 
 type Chosen = (Program, Vec<LoweredArg>, u32);

@@ -5,7 +5,7 @@ use headwater_ascend::device::AscendSim;
 use headwater_core::DType::{BF16, F16, F32};
 use headwater_core::conformance::graph_of;
 use headwater_core::device::Device;
-use headwater_core::plan::{Bindings, Work};
+use headwater_core::plan::Bindings;
 use headwater_core::{DType, Registry, pass};
 use std::collections::BTreeSet;
 
@@ -68,13 +68,13 @@ fn on_the_host(chip: &str, dtypes: &[DType]) -> BTreeSet<String> {
                 let Some(graph) = graph_of(op, &case, dtype) else { continue };
                 let plan = pass::plan(&graph, &Bindings::simple(&graph), device.target()).unwrap();
                 for (step, used) in plan.steps.iter().zip(device.survey(&plan)) {
-                    let Work::Kernel { op: own, .. } = &step.work else { continue };
-                    if !OPERATORS.contains(&own.name) {
+                    // Steps of an expansion have the operator's name.
+                    if !OPERATORS.contains(&step.op) {
                         continue;
                     }
                     match used.host {
-                        Some(why) => host.insert(format!("{} in {dtype}: {why}", own.name)),
-                        None => native.insert(format!("{} in {dtype}", own.name)),
+                        Some(why) => host.insert(format!("{} in {dtype}: {why}", step.op)),
+                        None => native.insert(format!("{} in {dtype}", step.op)),
                     };
                 }
             }

@@ -60,7 +60,7 @@ pub fn on_host(mut graph: Graph, target: &Target) -> Result<Graph> {
 fn lacks(target: &Target, program: &RowProgram) -> Option<String> {
     match target.program(program) {
         Support::Missing(why) => Some(why),
-        Support::Native | Support::Reference => None,
+        Support::Native | Support::Expand | Support::Reference => None,
     }
 }
 

@@ -20,10 +20,11 @@ pub use order::STREAMS;
 use super::phases;
 use crate::diagnostic::{Code, Error, Result};
 use crate::ensure;
+use crate::expand::{self, Memory, View};
 use crate::graph::{Def, Graph, Node, Phase, ValueId};
 use crate::ops::collective::is_collective;
 use crate::ops::update::pack::PACK;
-use crate::ops::{Body, RegionCopy, Source};
+use crate::ops::{Body, OpCx, RegionCopy, Source};
 use crate::plan::{
     Bindings, Completion, Halves, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work,
 };
@@ -231,7 +232,8 @@ impl<'a> Lowering<'a> {
                 }
             }
             Body::Kernel(_) | Body::Collective(_) => {
-                self.supported(self.target.support(node.op, &cx, &types))?;
+                let support = self.target.support(node.op, &cx, &types);
+                self.supported(&support)?;
                 let operators = &self.target.operators;
                 let mut reads = Vec::with_capacity(node.inputs.len());
                 for (i, v) in node.inputs.iter().enumerate() {
@@ -243,9 +245,7 @@ impl<'a> Lowering<'a> {
                         Some(v) => Some(self.contiguous(v, node)?),
                     });
                 }
-                let bytes = operators.workspace(node.op, &cx, &types);
-                let workspace = (bytes > 0).then(|| self.workspace(node, bytes));
-                let writes = match self.reduced_bucket(node) {
+                let writes: Vec<Storage> = match self.reduced_bucket(node) {
                     Some(place) => {
                         let own = self.allocate(node.outputs[0], &types[0], Some(place));
                         self.storage[node.outputs[0].0 as usize] = Some(own.clone());
@@ -253,11 +253,25 @@ impl<'a> Lowering<'a> {
                     }
                     None => node.outputs.iter().map(|&v| self.define(v)).collect(),
                 };
+                if support == Support::Expand {
+                    if self.expanded(node, &cx, &reads, &writes, flops)? {
+                        return Ok(());
+                    }
+                    // Layouts that it does not take.
+                    for (read, v) in reads.iter_mut().zip(&node.inputs) {
+                        *read = v.map(|v| self.contiguous(v, node)).transpose()?;
+                    }
+                    if self.expanded(node, &cx, &reads, &writes, flops)? {
+                        return Ok(());
+                    }
+                }
+                let bytes = operators.workspace(node.op, &cx, &types);
+                let workspace = (bytes > 0).then(|| self.workspace(node, bytes));
                 let work = Work::Kernel { op: node.op, attrs: node.attrs.clone() };
                 self.push(node, work, reads, writes, workspace, flops);
             }
             Body::Update(_) => {
-                self.supported(self.target.support(node.op, &cx, &types))?;
+                self.supported(&self.target.support(node.op, &cx, &types))?;
                 let operands: Vec<ValueId> = node.operands().collect();
                 let from = self.storage(operands[0])?.clone();
                 let out = self.define(node.outputs[0]);
@@ -274,6 +288,47 @@ impl<'a> Lowering<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Lowers a node to the steps of its expansion. False if these layouts have none: the node stays one step, which
+    /// the device refuses or runs through the reference.
+    fn expanded(
+        &mut self,
+        node: &Node,
+        cx: &OpCx,
+        reads: &[Option<Storage>],
+        writes: &[Storage],
+        flops: f64,
+    ) -> Result<bool> {
+        let Some(expansion) = expand::find(node.op) else { return Ok(false) };
+        let view = |memory, s: &Storage| View { memory, dtype: s.dtype, layout: s.layout.clone() };
+        let inputs = reads.iter().enumerate().map(|(i, s)| s.as_ref().map(|s| view(Memory::Read(i), s)));
+        let outputs = writes.iter().enumerate().map(|(i, s)| view(Memory::Write(i), s));
+        let sequence = match expansion.steps(cx, inputs.collect(), outputs.collect()) {
+            Ok(sequence) => sequence,
+            Err(e) if e.code == Code::Unsupported => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        let first = self.buffers.len();
+        let temporary = |&bytes: &usize| Buffer { value: node.outputs[0], bytes, place: None };
+        self.buffers.extend(sequence.temporaries.iter().map(temporary));
+        let storage = |view: View| {
+            let buffer = match view.memory {
+                Memory::Read(i) => reads[i].as_ref().map(|s| s.buffer),
+                Memory::Write(i) => Some(writes[i].buffer),
+                Memory::Temporary(i) => Some(first + i),
+            };
+            let missing = || Error::new(Code::Graph, "an expansion reads an input that is left out");
+            Ok(Storage { buffer: buffer.ok_or_else(missing)?, dtype: view.dtype, layout: view.layout })
+        };
+        // The node's operations count once.
+        let mut flops = flops;
+        for step in sequence.steps {
+            let reads = step.reads.into_iter().map(|v| v.map(storage).transpose()).collect::<Result<_>>()?;
+            let writes = step.writes.into_iter().map(storage).collect::<Result<_>>()?;
+            self.push(node, step.work, reads, writes, None, std::mem::take(&mut flops));
+        }
+        Ok(true)
     }
 
     /// A buffer of at least so many bytes, for one step: one of its own, or that which others have as well.
@@ -294,10 +349,10 @@ impl<'a> Lowering<'a> {
     }
 
     /// Refuses what the device does not run at all.
-    fn supported(&self, support: Support) -> Result<()> {
+    fn supported(&self, support: &Support) -> Result<()> {
         match support {
-            Support::Native | Support::Reference => Ok(()),
-            Support::Missing(why) => Err(Error::new(Code::Unsupported, why)),
+            Support::Native | Support::Expand | Support::Reference => Ok(()),
+            Support::Missing(why) => Err(Error::new(Code::Unsupported, why.clone())),
         }
     }
 
@@ -316,7 +371,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn rows(&mut self, node: &Node, program: RowProgram, flops: f64) -> Result<()> {
-        self.supported(self.target.program(&program))?;
+        self.supported(&self.target.program(&program))?;
         let writes: Vec<Storage> = node.outputs.iter().map(|&v| self.define(v)).collect();
         let operands: Vec<ValueId> = node.operands().collect();
         let mut reads =

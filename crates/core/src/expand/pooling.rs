@@ -1,24 +1,21 @@
 //! Pooling and its gradients by row programs over windows.
 //!
 //! Along each dimension outputs fall into runs whose windows are alike and evenly apart: those inside, those that padding
-//! cuts. Each pair of runs is a launch, which reads its windows out of the input as a strided view and reduces them, so
+//! cuts. Each pair of runs is a step, which reads its windows out of the input as a strided view and reduces them, so
 //! that no padding is stored. The mean's gradient is written window by window where windows do not meet; where they do,
 //! each input sums the outputs that cover it, whose runs are alike every stride.
 
-use super::launch::{Lowered, Refusal};
-use super::product::{even, input};
-use super::sequence::{Sequence, Tensor};
-use crate::chip::Chip;
-use crate::kernel::Source;
-use headwater_core::DType::{F32, I32, I64};
-use headwater_core::expr::{Expr, float, input as x};
-use headwater_core::ops::OpCx;
-use headwater_core::ops::conv::window::{Pool, Window};
-use headwater_core::plan::TensorView;
-use headwater_core::row::{Access, Instr, Reduce, RowBuilder};
+use super::sequence::{Sequence, View};
+use crate::diagnostic::Result;
+use crate::dtype::DType::{F32, I32, I64};
+use crate::expr::{Expr, float, input as x};
+use crate::fail;
+use crate::ops::OpCx;
+use crate::ops::conv::window::{Pool, Window};
+use crate::row::{Access, Instr, Reduce, RowBuilder};
 
-/// Most launches of a step.
-const LAUNCHES: usize = 1024;
+/// Most steps of a node.
+const STEPS: usize = 1024;
 
 /// Most windows, and inputs, along a dimension.
 const WINDOWS: usize = 1 << 16;
@@ -29,28 +26,65 @@ const APART: usize = 8;
 /// Planes beyond it have indices that f32 does not hold.
 const PLANE: usize = 1 << 24;
 
-/// The launches of a `max_pool2d_with_indices` or `adaptive_max_pool2d` node.
+/// The steps of a `max_pool2d_with_indices` node.
 ///
 /// # Errors
-/// Windows of too many kinds, and planes whose indices f32 does not hold.
-pub fn maximum(
-    chip: &Chip,
-    pool: &Pool,
-    reads: &[Option<TensorView>],
-    writes: &[TensorView],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let [values, indices] = writes else { return Err(Refusal::new("a maximum without its two results")) };
-    let from = planes(&input(reads, 0)?)?;
-    let (values, indices) = (planes(&Tensor::write(0, values))?, planes(&Tensor::write(1, indices))?);
+/// `Unsupported` for windows of too many kinds, and planes whose indices f32 does not hold.
+pub fn maximum(s: &mut Sequence, cx: &OpCx) -> Result<()> {
+    largest(s, &Pool::sliding(cx.shape(0)?, cx)?)
+}
+
+/// The steps of an `adaptive_max_pool2d` node.
+///
+/// # Errors
+/// As [`maximum`].
+pub fn maximum_adaptive(s: &mut Sequence, cx: &OpCx) -> Result<()> {
+    largest(s, &Pool::adaptive(cx.shape(0)?, cx)?)
+}
+
+/// The steps of an `avg_pool2d` node.
+///
+/// # Errors
+/// `Unsupported` for windows of too many kinds.
+pub fn mean(s: &mut Sequence, cx: &OpCx) -> Result<()> {
+    means(s, cx, &Pool::sliding(cx.shape(0)?, cx)?)
+}
+
+/// The steps of an `adaptive_avg_pool2d` node.
+///
+/// # Errors
+/// As [`mean`].
+pub fn mean_adaptive(s: &mut Sequence, cx: &OpCx) -> Result<()> {
+    means(s, cx, &Pool::adaptive(cx.shape(0)?, cx)?)
+}
+
+/// The steps of an `avg_pool2d_backward` node.
+///
+/// # Errors
+/// As [`mean`].
+pub fn mean_backward(s: &mut Sequence, cx: &OpCx) -> Result<()> {
+    shares(s, cx, &Pool::sliding(&cx.sizes("input_size")?, cx)?)
+}
+
+/// The steps of an `_adaptive_avg_pool2d_backward` node.
+///
+/// # Errors
+/// As [`mean`].
+pub fn mean_backward_adaptive(s: &mut Sequence, cx: &OpCx) -> Result<()> {
+    shares(s, cx, &Pool::adaptive(&cx.sizes("input_size")?, cx)?)
+}
+
+/// The largest element of each window, and its index in the plane.
+fn largest(s: &mut Sequence, pool: &Pool) -> Result<()> {
+    let from = planes(&s.input(0)?)?;
+    let (values, indices) = (planes(&s.output(0)?)?, planes(&s.output(1)?)?);
     if pool.input_plane() >= PLANE {
-        return Err(Refusal::new(format!("indices in planes of {} elements", pool.input_plane())));
+        return Err(fail!(Unsupported, "indices in planes of {} elements", pool.input_plane()));
     }
     for at in pairs(&all(pool)?)? {
         let (from, values, indices) = (at.windows(&from)?, at.outputs(&values)?, at.outputs(&indices)?);
         let mut b = RowBuilder::new(&from.shape()[..4], &from.shape()[4..]);
-        let element = b.read(from.dtype(), Access::identity(6));
+        let element = b.read(from.dtype, Access::identity(6));
         let largest = b.reduce(Reduce::Max, element);
         let [rows, columns] = at.0;
         let width = pool.input[1];
@@ -68,47 +102,25 @@ pub fn maximum(
             b.expr(&x(0).cast(I32), &[found])
         });
         let index = b.expr(&x(1).lt(Expr::Int(0)).select(x(0), x(1)), &[equal, nan]);
-        b.store(values.dtype(), of_output(), largest);
+        b.store(values.dtype, of_output(), largest);
         b.store(I64, of_output(), index);
-        s.rows(&b.finish(), &[&from], &[&values, &indices])?;
+        s.rows(b.finish(), &[&from], &[&values, &indices])?;
     }
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
-/// The launches of an `avg_pool2d` or `adaptive_avg_pool2d` node.
-///
-/// # Errors
-/// Windows of too many kinds.
-pub fn mean(
-    chip: &Chip,
-    cx: &OpCx,
-    pool: &Pool,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let (from, to) = (planes(&input(reads, 0)?)?, planes(&Tensor::write(0, write))?);
+/// The mean of each window.
+fn means(s: &mut Sequence, cx: &OpCx, pool: &Pool) -> Result<()> {
+    let (from, to) = (planes(&s.input(0)?)?, planes(&s.output(0)?)?);
     for at in pairs(&all(pool)?)? {
         at.sum(s, &from, &to, at.divisor(cx)?)?;
     }
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
-/// The launches of an `avg_pool2d_backward` or `_adaptive_avg_pool2d_backward` node.
-///
-/// # Errors
-/// Windows of too many kinds.
-pub fn mean_backward(
-    chip: &Chip,
-    cx: &OpCx,
-    pool: &Pool,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let (g, dx) = (planes(&input(reads, 0)?)?, planes(&Tensor::write(0, write))?);
+/// The gradient of means: each input's share of the outputs that cover it.
+fn shares(s: &mut Sequence, cx: &OpCx, pool: &Pool) -> Result<()> {
+    let (g, dx) = (planes(&s.input(0)?)?, planes(&s.output(0)?)?);
     let windows = all(pool)?;
     let covered = [0, 1].map(|d| Covered::of(&windows[d], pool.input[d]));
     let shares = pairs(&windows)?;
@@ -119,21 +131,21 @@ pub fn mean_backward(
         for at in shares {
             let (g, to) = (at.outputs(&g)?, at.windows(&dx)?);
             let mut b = RowBuilder::new(&to.shape()[..4], &to.shape()[4..]);
-            let share = b.read(g.dtype(), of_output());
+            let share = b.read(g.dtype, of_output());
             let share = b.expr(&(x(0) / float(at.divisor(cx)?)), &[share]);
-            b.store(to.dtype(), Access::identity(6), share);
-            s.rows(&b.finish(), &[&g], &[&to])?;
+            b.store(to.dtype, Access::identity(6), share);
+            s.rows(b.finish(), &[&g], &[&to])?;
         }
-        return Ok(std::mem::take(&mut s.lowered));
+        return Ok(());
     }
-    let shared = s.scratch(F32, g.shape())?;
+    let shared = s.temporary(F32, g.shape())?;
     for at in shares {
         let (from, to) = (at.outputs(&g)?, at.outputs(&shared)?);
         let mut b = RowBuilder::new(&to.shape()[..3], &to.shape()[3..]);
-        let share = b.read(from.dtype(), Access::identity(4));
+        let share = b.read(from.dtype, Access::identity(4));
         let share = b.expr(&(x(0) / float(at.divisor(cx)?)), &[share]);
         b.store(F32, Access::identity(4), share);
-        s.rows(&b.finish(), &[&from], &[&to])?;
+        s.rows(b.finish(), &[&from], &[&to])?;
     }
     for at in pairs(&covered.map(|c| c.windows))? {
         match at.0.iter().any(|run| run.window.count == 0) {
@@ -141,22 +153,22 @@ pub fn mean_backward(
             false => at.sum(s, &shared, &dx, 1.0)?,
         }
     }
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// `[n, channels, rows, columns]`, also of planes without a batch.
-fn planes(t: &Tensor) -> Result<Tensor, Refusal> {
+fn planes(t: &View) -> Result<View> {
     match t.shape().rank() {
-        3 => even(t, &[&[1], &t.shape()[..]].concat()),
+        3 => t.reshaped(&[&[1], &t.shape()[..]].concat()),
         _ => Ok(t.clone()),
     }
 }
 
 /// The windows of a pooling along both dimensions.
-fn all(pool: &Pool) -> Result<[Vec<Window>; 2], Refusal> {
+fn all(pool: &Pool) -> Result<[Vec<Window>; 2]> {
     let sizes = pool.input.into_iter().chain(pool.output);
     if sizes.max().is_some_and(|most| most > WINDOWS) {
-        return Err(Refusal::new(format!("pooling of more than {WINDOWS} elements along a dimension")));
+        return Err(fail!(Unsupported, "pooling of more than {WINDOWS} elements along a dimension"));
     }
     // Places that are skipped lie in the padding and are not read.
     let window = |d: usize, o: usize| Window { skipped: 0, ..pool.window(d, o) };
@@ -213,24 +225,24 @@ fn runs(windows: &[Window]) -> Vec<Run> {
 #[derive(Clone, Copy, Debug)]
 struct Pair([Run; 2]);
 
-fn pairs(windows: &[Vec<Window>; 2]) -> Result<Vec<Pair>, Refusal> {
+fn pairs(windows: &[Vec<Window>; 2]) -> Result<Vec<Pair>> {
     let [rows, columns] = windows.each_ref().map(|w| runs(w));
     let pairs = rows.iter().flat_map(|&r| columns.iter().map(move |&c| Pair([r, c])));
-    let pairs: Vec<Pair> = pairs.take(LAUNCHES + 1).collect();
-    match pairs.len() > LAUNCHES {
-        true => Err(Refusal::new(format!("pooling by more than {LAUNCHES} kinds of windows"))),
+    let pairs: Vec<Pair> = pairs.take(STEPS + 1).collect();
+    match pairs.len() > STEPS {
+        true => Err(fail!(Unsupported, "pooling by more than {STEPS} kinds of windows")),
         false => Ok(pairs),
     }
 }
 
 impl Pair {
     /// The outputs of `[n, channels, rows, columns]`.
-    fn outputs(&self, t: &Tensor) -> Result<Tensor, Refusal> {
+    fn outputs(&self, t: &View) -> Result<View> {
         let [rows, columns] = self.0;
         let size = |d: usize, run: Run| t.shape()[d] - run.first;
         let t = t.part(2, rows.first, size(2, rows))?.part(3, columns.first, size(3, columns))?;
         let along = |d: usize, run: Run| (run.len, Some((d, run.apart)));
-        t.walked(&[
+        t.strided(&[
             (t.shape()[0], Some((0, 1))),
             (t.shape()[1], Some((1, 1))),
             along(2, rows),
@@ -239,14 +251,14 @@ impl Pair {
     }
 
     /// Their windows, as `[n, channels, rows, columns, window's rows, window's columns]`.
-    fn windows(&self, t: &Tensor) -> Result<Tensor, Refusal> {
+    fn windows(&self, t: &View) -> Result<View> {
         let [rows, columns] = self.0;
         let size = |d: usize, run: Run| t.shape()[d] - run.window.start;
         let t =
             t.part(2, rows.window.start, size(2, rows))?.part(3, columns.window.start, size(3, columns))?;
         let along = |d: usize, run: Run| (run.len, Some((d, run.stride)));
         let inside = |d: usize, run: Run| (run.window.count, Some((d, run.window.step)));
-        t.walked(&[
+        t.strided(&[
             (t.shape()[0], Some((0, 1))),
             (t.shape()[1], Some((1, 1))),
             along(2, rows),
@@ -256,19 +268,19 @@ impl Pair {
         ])
     }
 
-    fn divisor(&self, cx: &OpCx) -> Result<f64, Refusal> {
-        Pool::divisor(cx, self.0[0].window, self.0[1].window).map_err(|e| Refusal(e.message))
+    fn divisor(&self, cx: &OpCx) -> Result<f64> {
+        Pool::divisor(cx, self.0[0].window, self.0[1].window)
     }
 
     /// Sums of windows, divided.
-    fn sum(&self, s: &mut Sequence, from: &Tensor, to: &Tensor, divisor: f64) -> Result<(), Refusal> {
+    fn sum(&self, s: &mut Sequence, from: &View, to: &View, divisor: f64) -> Result<()> {
         let (from, to) = (self.windows(from)?, self.outputs(to)?);
         let mut b = RowBuilder::new(&from.shape()[..4], &from.shape()[4..]);
-        let element = b.read(from.dtype(), Access::identity(6));
+        let element = b.read(from.dtype, Access::identity(6));
         let sum = b.sum(element);
         let mean = if divisor == 1.0 { sum } else { b.expr(&(x(0) / float(divisor)), &[sum]) };
-        b.store(to.dtype(), of_output(), mean);
-        s.rows(&b.finish(), &[&from], &[&to])
+        b.store(to.dtype, of_output(), mean);
+        s.rows(b.finish(), &[&from], &[&to])
     }
 }
 
