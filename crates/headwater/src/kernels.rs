@@ -408,7 +408,7 @@ fn operator(chip: &'static Chip, name: &str, shape: &[u64], dtype: DType) -> Res
         let lowered =
             lowered.map_err(|Refusal(why)| anyhow::anyhow!("`{}` has no kernel: {why}", step.op))?;
         for launch in lowered.launches {
-            all.push((Program::clone(&launch.program), launch.blocks, launch.values()));
+            all.push((Program::clone(&launch.program), launch.blocks, lower::values(&launch)));
         }
     }
     Ok(all)

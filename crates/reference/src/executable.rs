@@ -12,7 +12,7 @@ use headwater_core::pass::STREAMS;
 use headwater_core::plan::{ARENA, Plan, SegmentId, SegmentKind, Step, TensorView, Work};
 use headwater_core::reference::memory::{self as interpreter, Segments};
 use headwater_core::target::{Support, Target};
-use headwater_core::{Attrs, OpCx, OpDef, Tensor, TensorType, ensure, fail};
+use headwater_core::{Attrs, OpDef, Tensor, ensure, fail};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

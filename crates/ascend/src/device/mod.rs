@@ -1,17 +1,11 @@
 //! The Ascend device of the core's contract: plans on NPUs, over the host side, and on the simulator.
 //!
-//! Both run the same executable: steps become launches of kernels when a plan is loaded, kernels that differ in names
-//! alone are compiled once, and scratch memory is taken once. A step without a kernel runs through the reference
-//! interpreter on the host, on bytes that are fetched for it and written back: correct and slow, and `inspect` says so
-//! with the reason. What differs between the two devices is behind one small trait.
+//! Both are drivers of `headwater-launch`, whose executable runs plans: steps become launches of kernels, or run through the
+//! reference interpreter on the host, and `inspect` says so with the reason.
 
-mod executable;
-mod host_step;
-mod machine;
 mod npu;
 mod npu_memory;
 mod npu_stream;
-mod place;
 mod predict;
 mod simulator;
 mod survey;

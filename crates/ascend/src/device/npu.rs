@@ -1,13 +1,11 @@
 //! An NPU of this machine, over the host side: kernels are compiled by what the installation has and launched by
 //! whichever rung the runtime has.
 
-use super::executable::Loaded;
-use super::machine::{BoundArgument, BoundLaunch, IndexFault, Machine};
 use super::npu_memory::{AscendBuffer, memory_of};
 use super::npu_stream::AscendStream;
-use super::survey::survey;
+use super::survey::predicted;
 use super::target;
-use super::vendor::{AscendOps, Used};
+use super::vendor::AscendOps;
 use crate::aclnn;
 use crate::chip::{Arch, Chip};
 use crate::emit::emit;
@@ -17,12 +15,16 @@ use crate::host::{
     Operators, Runtime, RuntimeSettings,
 };
 use crate::kernel::{ParamKind, Program, Unit};
-use crate::lower::Refusal;
-use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, StepUse, Stream};
+use crate::lower::{self, Lowered, Refusal};
+use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, Predicted, StepUse, Stream};
 use headwater_core::diagnostic::{Error, Result};
 use headwater_core::fail;
-use headwater_core::plan::Plan;
+use headwater_core::graph::Origin;
+use headwater_core::plan::{Plan, Step};
 use headwater_core::target::Target;
+use headwater_launch::{
+    BoundArgument, BoundLaunch, Driver, IndexFault, LibraryOperand, LibraryStep, Loaded, Used, survey,
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -160,6 +162,11 @@ fn refusal(error: &host::Error) -> Refusal {
 }
 
 impl Npu {
+    /// The chip that kernels are written for, or why none can be run.
+    fn chip(&self) -> Result<&'static Chip, Refusal> {
+        self.kernels.as_ref().map(|(chip, _)| *chip).map_err(Refusal::clone)
+    }
+
     /// A launch as the host side has it.
     fn ready(&self, launch: &BoundLaunch<Self>) -> host::Result<host::Launch> {
         let (kernel, program) = launch.kernel;
@@ -209,7 +216,10 @@ impl Npu {
     }
 }
 
-impl Machine for Npu {
+impl Driver for Npu {
+    const ALIGN: usize = host::memory::ALIGN;
+
+    type Program = Program;
     type Memory = DeviceMemory;
     type Stream = AscendStream;
     /// With the parameters' kinds, which say where the synchronisation address goes.
@@ -222,12 +232,32 @@ impl Machine for Npu {
         &self.name
     }
 
-    fn chip(&self) -> Result<&'static Chip, Refusal> {
-        self.kernels.as_ref().map(|(chip, _)| *chip).map_err(Refusal::clone)
+    fn lower(&self, step: &Step, origin: &Origin) -> Result<Lowered, Refusal> {
+        lower::step(self.chip()?, self.together, step, origin)
     }
 
-    fn together(&self) -> bool {
-        self.together
+    fn library(
+        &self,
+        step: &Step,
+        origin: &Origin,
+    ) -> Option<Result<LibraryStep<host::Operator, Program>, Refusal>> {
+        let operators = self.operators.clone()?;
+        let vendor = lower::vendor(self.chip().ok()?, step, origin)?;
+        Some(vendor.and_then(|lower::VendorStep { call, args, lowered, before }| {
+            let function = call.function.name();
+            let operand = |(of, arg): (&aclnn::Operand, &lower::LoweredArg)| LibraryOperand {
+                arg: *arg,
+                bytes: of.bytes(),
+                written: of.written,
+            };
+            let operands = call.operands.iter().zip(&args).map(operand).collect();
+            let operator = host::Operator::new(&operators?, call).map_err(|error| refusal(&error))?;
+            Ok(LibraryStep { operator, function, operands, lowered, before })
+        }))
+    }
+
+    fn predict(&self, step: &Step, lowered: &Lowered) -> Option<Predicted> {
+        predicted(self.chip().ok()?, step, lowered)
     }
 
     fn memory<'a>(&self, buffer: &'a Arc<dyn Buffer>) -> Option<&'a DeviceMemory> {
@@ -296,16 +326,6 @@ impl Machine for Npu {
             Err(error @ host::Error::Call { call: REPLAY, .. }) => self.one_by_one(error, false),
             Err(error) => Err(error.into()),
         }
-    }
-
-    fn wants_vendor(&self) -> bool {
-        self.operators.is_some()
-    }
-
-    fn operator(&self, call: &aclnn::Call) -> Result<host::Operator, Refusal> {
-        let none = || Err(Refusal::new("it is not asked for"));
-        let operators = self.operators.clone().unwrap_or_else(none)?;
-        host::Operator::new(&operators, call.clone()).map_err(|error| refusal(&error))
     }
 
     fn needs(&self, operator: &host::Operator) -> usize {
@@ -414,7 +434,7 @@ impl Device for Ascend {
     }
 
     fn remark(&self) -> Option<&str> {
-        self.npu.wants_vendor().then_some(
+        self.npu.operators.is_some().then_some(
             "CANN's operators compute where they can (--ascend-ops vendor), which changes rounding: only \
              Headwater's own kernels promise the same bits",
         )

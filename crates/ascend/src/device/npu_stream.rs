@@ -5,12 +5,12 @@
 //! error and drops work until a call that waits has reported it. Failures of the device are kept by the host side and
 //! come again by themselves.
 
-use super::machine::IndexFault;
 use super::npu_memory;
 use crate::host::{self, DeviceMemory, Pending, PinnedMemory};
 use headwater_core::device::{Buffer, Event, Fetched, Stream};
 use headwater_core::diagnostic::{Error, Result};
 use headwater_core::fail;
+use headwater_launch::IndexFault;
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -3,23 +3,23 @@
 //! Work is done while it is submitted. Memory is the process's own; each buffer has a range of addresses for itself, so
 //! that what one kernel does beyond its operand is never another operand by chance.
 
-use super::executable::Loaded;
-use super::machine::{BoundArgument, BoundLaunch, IndexFault, Machine};
-use super::place::ALIGN;
-use super::survey::survey;
+use super::survey::predicted;
 use super::target;
-use super::vendor::Used;
-use crate::aclnn::Call;
 use crate::chip::{Arch, Chip};
 use crate::host::Site;
+use crate::host::memory::ALIGN;
 use crate::kernel::{Access, ParamKind, Program, verify};
-use crate::lower::Refusal;
+use crate::lower::{self, Lowered, Refusal};
 use crate::sim::{self, Arg, Bytes, Mode, Region};
-use headwater_core::device::{Buffer, Content, Device, Event, Executable, Fetched, Foreign, StepUse, Stream};
+use headwater_core::device::{
+    Buffer, Content, Device, Event, Executable, Fetched, Foreign, Predicted, StepUse, Stream,
+};
 use headwater_core::diagnostic::{Code, Error, Result};
-use headwater_core::plan::Plan;
+use headwater_core::graph::Origin;
+use headwater_core::plan::{Plan, Step};
 use headwater_core::target::Target;
 use headwater_core::{ensure, fail};
+use headwater_launch::{BoundArgument, BoundLaunch, Driver, IndexFault, LibraryStep, Loaded, Used, survey};
 use std::any::Any;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -279,7 +279,10 @@ impl Stream for SimStream {
     }
 }
 
-impl Machine for Simulated {
+impl Driver for Simulated {
+    const ALIGN: usize = ALIGN;
+
+    type Program = Program;
     type Memory = Arc<SimBuffer>;
     type Stream = SimStream;
     type Kernel = Arc<Program>;
@@ -292,12 +295,16 @@ impl Machine for Simulated {
         &self.name
     }
 
-    fn chip(&self) -> Result<&'static Chip, Refusal> {
-        Ok(self.chip)
+    fn lower(&self, step: &Step, origin: &Origin) -> Result<Lowered, Refusal> {
+        lower::step(self.chip, true, step, origin)
     }
 
-    fn together(&self) -> bool {
-        true
+    fn library(&self, _: &Step, _: &Origin) -> Option<Result<LibraryStep<Infallible, Program>, Refusal>> {
+        None
+    }
+
+    fn predict(&self, step: &Step, lowered: &Lowered) -> Option<Predicted> {
+        predicted(self.chip, step, lowered)
     }
 
     fn memory<'a>(&self, buffer: &'a Arc<dyn Buffer>) -> Option<&'a Arc<SimBuffer>> {
@@ -321,14 +328,6 @@ impl Machine for Simulated {
             }
         }
         Ok(programs.to_vec())
-    }
-
-    fn wants_vendor(&self) -> bool {
-        false
-    }
-
-    fn operator(&self, _: &Call) -> Result<Infallible, Refusal> {
-        Err(Refusal::new("the simulator has no operators of the vendor's"))
     }
 
     fn needs(&self, operator: &Infallible) -> usize {

@@ -1,14 +1,12 @@
-//! A plan as it would run: steps by kernels or on the host, and their predicted times.
+//! Predicted times of a step.
 
-use super::machine::{Machine, choose};
 use super::predict::predict;
 use crate::chip::Chip;
 use crate::kernel::{Pipe, Unit};
-use crate::lower::{self, Lowered, LoweredArg, LoweredLaunch, Refusal};
+use crate::lower::{Lowered, LoweredArg, LoweredLaunch};
 use crate::timing::{self, Timing};
-use headwater_core::device::{Predicted, StepUse};
-use headwater_core::plan::{Plan, Step, Work};
-use std::collections::HashMap;
+use headwater_core::device::Predicted;
+use headwater_core::plan::{Step, Work};
 
 /// Seconds from one launch of a stream to the next that the host needs, where no graph is replayed: what users of both
 /// generations report, about 20 µs.
@@ -18,53 +16,9 @@ pub const LAUNCH: f64 = 20e-6;
 /// the kernels' own times include what the device needs to start them. No measurement is published.
 pub const REPLAY: f64 = LAUNCH;
 
-/// The way each step of a plan would run on a chip. Its kernels' times are predicted by the timing model, as if indices went
-/// through their range in turn, groups of rows were even, and every other number that decides what runs were 0. A part of
-/// the plan without a step on the host can be recorded and replayed: its [`REPLAY`] counts at its first step. Nothing is
-/// predicted of the vendor's operators, which divide recordings too.
-pub(super) fn survey<M: Machine>(machine: &M, plan: &Plan) -> Vec<StepUse> {
-    let chip = machine.chip();
-    let mut known: HashMap<String, Option<Predicted>> = HashMap::new();
-    let mut begins = true;
-    let used = plan.steps.iter().map(|step| {
-        let origin = plan.origin(step);
-        let mut vendor = None;
-        match choose(machine, &chip, step, &origin) {
-            Some(Ok((chosen, operator))) => {
-                begins = true;
-                return StepUse {
-                    launches: chosen.lowered.launches.len(),
-                    vendor: Some(Ok(chosen.call.function.name())),
-                    workspace: machine.needs(&operator),
-                    ..StepUse::default()
-                };
-            }
-            Some(Err(Refusal(why))) => vendor = Some(Err(why)),
-            None => {}
-        }
-        let lowered =
-            chip.clone().and_then(|chip| Ok((chip, lower::step(chip, machine.together(), step, &origin)?)));
-        let (chip, lowered) = match lowered {
-            Ok(both) => both,
-            Err(Refusal(why)) => {
-                begins = true;
-                return StepUse { host: Some(why), vendor, ..StepUse::default() };
-            }
-        };
-        let key =
-            lowered.launches.iter().map(|l| format!("{:?} {}\n{}", l.args, l.blocks, l.program.plain()));
-        let predicted = known.entry(key.collect()).or_insert_with(|| predicted(chip, step, &lowered));
-        let launches = lowered.launches.len();
-        let replay = if begins && launches > 0 { REPLAY } else { 0.0 };
-        begins &= launches == 0;
-        let predicted = predicted.clone().map(|p| Predicted { replay, ..p });
-        StepUse { launches, vendor, predicted, ..StepUse::default() }
-    });
-    used.collect()
-}
-
-/// Predicted times of a step's launches.
-fn predicted(chip: &'static Chip, step: &Step, lowered: &Lowered) -> Option<Predicted> {
+/// Predicted times of a step's launches by the timing model, as if indices went through their range in turn, groups of rows
+/// were even, and every other number that decides what runs were 0.
+pub(super) fn predicted(chip: &'static Chip, step: &Step, lowered: &Lowered) -> Option<Predicted> {
     let groups = matches!(&step.work, Work::Kernel { op, .. } if op.name.contains("grouped_mm"));
     let limit = lowered.launches.iter().flat_map(|l| &l.args).find_map(|arg| match arg {
         LoweredArg::Fault { limit } => Some((*limit).max(1)),
@@ -93,7 +47,7 @@ fn predicted(chip: &'static Chip, step: &Step, lowered: &Lowered) -> Option<Pred
     Some(Predicted {
         kernels: times.iter().map(|t| t.task * 1e-6).collect(),
         launch: LAUNCH,
-        replay: 0.0,
+        replay: REPLAY,
         busy,
     })
 }

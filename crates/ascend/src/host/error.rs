@@ -2,45 +2,14 @@
 //! what to do.
 
 use super::codes::{self, Status};
-use headwater_core::graph::Origin;
-use std::fmt;
+use headwater_launch::FileError;
+pub use headwater_launch::Site;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Result of the host side.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// The place a launch comes from: named in every error about it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Site {
-    /// Name of the kernel, as in its source.
-    pub kernel: String,
-    /// ATen name of the operator.
-    pub op: Option<&'static str>,
-    /// Node, module and line of the model.
-    pub origin: Option<Origin>,
-}
-
-impl Site {
-    /// A launch of which only the kernel is known.
-    pub fn of_kernel(kernel: impl Into<String>) -> Arc<Site> {
-        Arc::new(Site { kernel: kernel.into(), op: None, origin: None })
-    }
-}
-
-impl fmt::Display for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "kernel `{}`", self.kernel)?;
-        if let Some(op) = self.op {
-            write!(f, " of {op}")?;
-        }
-        if let Some(origin) = &self.origin {
-            write!(f, "\n  at {origin}")?;
-        }
-        Ok(())
-    }
-}
 
 /// Why something on the host side failed. Cloned where it stays: a device that failed gives the same error again.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -239,6 +208,12 @@ impl Error {
 
     pub(super) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
         move |cause| Error::File { path: path.to_owned(), cause: cause.to_string() }
+    }
+}
+
+impl From<FileError> for Error {
+    fn from(FileError { path, cause }: FileError) -> Error {
+        Error::File { path, cause }
     }
 }
 

@@ -9,7 +9,6 @@
 //! Kernels place their own flags and barriers, which the simulator proves. So `--cce-auto-sync`, by which the
 //! compiler adds its own, is left out unless it is asked for.
 
-mod cache;
 mod child;
 mod library;
 
@@ -18,7 +17,7 @@ use super::error::{Error, Result};
 use super::installation::Installation;
 use super::launch::{CoreKind, KernelBinary};
 use crate::chip::Arch;
-use cache::Cache;
+use headwater_launch::Cache;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

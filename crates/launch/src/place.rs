@@ -1,18 +1,11 @@
 //! Operands of steps in the segments of their plan, and launches whose arguments are found there.
 
-use super::machine::IndexFault;
-use crate::host::Site;
-use crate::kernel::{Access, Param, ParamKind};
-use crate::lower::{self, LoweredArg};
+use crate::{IndexFault, LibraryOperand, LoweredArg, LoweredLaunch, Parameter, ParameterKind, Program, Site};
 use headwater_core::diagnostic::Result;
 use headwater_core::plan::{Plan, SegmentId, SegmentKind, Step, TensorView};
 use headwater_core::{ensure, fail};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Alignment of memory in bytes. Behind the end of a memory, the bytes up to the next multiple and as many more may be
-/// read.
-pub(super) use crate::host::memory::ALIGN;
 
 /// Bytes of its segment that a view lies in; empty for a view without elements.
 ///
@@ -92,24 +85,29 @@ pub(super) enum Where {
 
 impl PlacedLaunch {
     /// The places of a launch's arguments, in a plan, with `scratch` bytes of scratch memory. Reports of kernels begin
-    /// at byte `faults`, the step's constants lie at `constants`.
+    /// at byte `faults`, the step's constants lie at `constants`, memory is aligned to `align` bytes.
     ///
     /// # Errors
     /// `Plan` where an argument does not fit its parameter: a bug of the lowering, which must not become an access to
     /// memory of others.
-    pub fn new(
+    pub fn new<P: Program>(
         plan: &Plan,
         step: &Step,
-        launch: &lower::LoweredLaunch,
+        launch: &LoweredLaunch<P>,
         scratch: u64,
         (kernel, site): (usize, Arc<Site>),
-        faults: usize,
+        (faults, align): (usize, usize),
         constants: &Range<usize>,
     ) -> Result<PlacedLaunch> {
         let program = &*launch.program;
-        let wrong = |what: &str| fail!(Plan, "kernel `{}`: {what}", program.name);
-        let params: Vec<&Param> = program.params.iter().filter(|p| p.kind != ParamKind::Sync).collect();
-        ensure!(params.len() == launch.args.len(), Plan, "kernel `{}`: arguments are missing", program.name);
+        let wrong = |what: &str| fail!(Plan, "kernel `{}`: {what}", program.name());
+        let params = program.parameters();
+        ensure!(
+            params.len() == launch.args.len(),
+            Plan,
+            "kernel `{}`: arguments are missing",
+            program.name()
+        );
         let mut fault = None;
         let mut args = Vec::new();
         for (param, arg) in params.iter().zip(&launch.args) {
@@ -120,7 +118,7 @@ impl PlacedLaunch {
                 LoweredArg::Write { operand, bytes } => step.writes.get(operand).map(|v| (v, bytes)),
                 _ => None,
             };
-            let writes = matches!(param.kind, ParamKind::Pointer { access, .. } if access != Access::In);
+            let writes = matches!(param.kind, ParameterKind::Pointer { writes: true, .. });
             let place = match *arg {
                 LoweredArg::Read { .. } | LoweredArg::Write { .. } => {
                     let (view, bytes) = view.ok_or_else(|| wrong("there is no such operand"))?;
@@ -128,35 +126,35 @@ impl PlacedLaunch {
                         !writes || matches!(arg, LoweredArg::Write { .. }),
                         Plan,
                         "kernel `{}` writes an operand that is only read",
-                        program.name
+                        program.name()
                     );
-                    Where::Segment(view.place.segment, address(plan, view, bytes, param)?)
+                    Where::Segment(view.place.segment, address(plan, view, bytes, param, align)?)
                 }
                 LoweredArg::Scratch { bytes } => {
                     let start =
                         usize::try_from(bytes).map_err(|_| wrong("its scratch memory is too large"))?;
                     let held = usize::try_from(scratch).unwrap_or(usize::MAX);
                     ensure!(
-                        reaches(param, start).is_some_and(|ends| inside(ends, held)),
+                        reaches(param, start).is_some_and(|ends| inside(ends, held, align)),
                         Plan,
                         "kernel `{}` leaves its scratch memory",
-                        program.name
+                        program.name()
                     );
                     Where::Scratch(start)
                 }
                 LoweredArg::Constant { bytes } => {
                     let start = usize::try_from(bytes).ok().and_then(|b| b.checked_add(constants.start));
                     let start = start.ok_or_else(|| wrong("its constants are too large"))?;
-                    let held = |ends| !writes && inside(ends, constants.end);
+                    let held = |ends| !writes && inside(ends, constants.end, align);
                     let fits = reaches(param, start).is_some_and(held);
-                    ensure!(fits, Plan, "kernel `{}` leaves its constants", program.name);
+                    ensure!(fits, Plan, "kernel `{}` leaves its constants", program.name());
                     Where::Constant(start)
                 }
                 LoweredArg::Fault { limit } => {
-                    ensure!(fault.is_none(), Plan, "kernel `{}` has more than one report", program.name);
+                    ensure!(fault.is_none(), Plan, "kernel `{}` has more than one report", program.name());
                     fault = Some((
                         faults,
-                        IndexFault { limit, bytes: param.bytes() as usize, site: site.clone() },
+                        IndexFault { limit, bytes: param.touched() as usize, site: site.clone() },
                     ));
                     Where::Fault(faults)
                 }
@@ -165,21 +163,21 @@ impl PlacedLaunch {
             };
             let fits = matches!(
                 (&param.kind, place),
-                (ParamKind::Int, Where::Int(_))
-                    | (ParamKind::Float, Where::Float(_))
+                (ParameterKind::Int, Where::Int(_))
+                    | (ParameterKind::Float, Where::Float(_))
                     | (
-                        ParamKind::Pointer { .. },
+                        ParameterKind::Pointer { .. },
                         Where::Segment(..) | Where::Scratch(_) | Where::Constant(_) | Where::Fault(_)
                     )
             );
-            ensure!(fits, Plan, "kernel `{}`: no argument for `{}`", program.name, param.name);
+            ensure!(fits, Plan, "kernel `{}`: no argument for `{}`", program.name(), param.name);
             args.push(place);
         }
         Ok(PlacedLaunch { kernel, blocks: launch.blocks, args, site, fault })
     }
 }
 
-/// The place of an operand of so many bytes, in a plan, with `scratch` bytes of scratch memory and the step's constants at
+/// The place of an operand of a library's function, in a plan, with `scratch` bytes of scratch memory and the step's constants at
 /// `constants`.
 ///
 /// # Errors
@@ -187,7 +185,7 @@ impl PlacedLaunch {
 pub(super) fn operand(
     plan: &Plan,
     step: &Step,
-    (arg, bytes, written): (LoweredArg, usize, bool),
+    &LibraryOperand { arg, bytes, written }: &LibraryOperand,
     scratch: u64,
     constants: &Range<usize>,
 ) -> Result<Where> {
@@ -218,14 +216,14 @@ pub(super) fn operand(
 }
 
 /// The byte of its segment at which a parameter begins, `bytes` behind a view's first element.
-fn address(plan: &Plan, view: &TensorView, bytes: u64, param: &Param) -> Result<usize> {
+fn address(plan: &Plan, view: &TensorView, bytes: u64, param: &Parameter, align: usize) -> Result<usize> {
     let outside = || fail!(Plan, "parameter `{}` leaves the segment of {view:?}", param.name);
     let size = view.dtype.size() as isize;
     let first = view.layout.offset.checked_mul(size).and_then(|o| view.place.offset.checked_add_signed(o));
     let start =
         first.and_then(|first| first.checked_add(usize::try_from(bytes).ok()?)).ok_or_else(outside)?;
     let segment = plan.segments[view.place.segment.0 as usize].bytes;
-    let fits = reaches(param, start).is_some_and(|ends| inside(ends, segment));
+    let fits = reaches(param, start).is_some_and(|ends| inside(ends, segment, align));
     ensure!(fits, Plan, "parameter `{}` leaves the segment of {view:?}", param.name);
     Ok(start)
 }
@@ -238,19 +236,19 @@ struct Ends {
     read: usize,
 }
 
-fn reaches(param: &Param, start: usize) -> Option<Ends> {
+fn reaches(param: &Parameter, start: usize) -> Option<Ends> {
     let end = |bytes: u64| start.checked_add(usize::try_from(bytes).ok()?);
-    let ParamKind::Pointer { access, elem, len, .. } = param.kind else {
+    let ParameterKind::Pointer { writes, own, touched } = param.kind else {
         return Some(Ends { own: start, written: start, read: start });
     };
-    let (own, read) = (end(len.checked_mul(elem.size())?)?, end(param.bytes())?);
+    let (own, read) = (end(own)?, end(touched)?);
     // All that a kernel may touch counts as written, if anything is.
-    Some(Ends { own, written: if access == Access::In { own } else { read }, read })
+    Some(Ends { own, written: if writes { read } else { own }, read })
 }
 
 /// True if a parameter's bytes are inside of a memory, and what its kernel touches beside is nobody else's.
-fn inside(ends: Ends, bytes: usize) -> bool {
-    let aligned = bytes.checked_next_multiple_of(ALIGN);
+fn inside(ends: Ends, bytes: usize, align: usize) -> bool {
+    let aligned = bytes.checked_next_multiple_of(align);
     aligned
-        .is_some_and(|end| ends.own <= bytes && ends.written <= end && ends.read <= end.saturating_add(ALIGN))
+        .is_some_and(|end| ends.own <= bytes && ends.written <= end && ends.read <= end.saturating_add(align))
 }

@@ -1,8 +1,8 @@
 //! Steps on the host: the bytes that the operands lie in are read, the reference interpreter computes, and what it wrote
 //! goes back.
 
-use super::machine::Machine;
-use super::place::hull;
+use crate::Driver;
+use crate::place::hull;
 use headwater_core::diagnostic::Result;
 use headwater_core::plan::{Plan, SegmentId, Step};
 use headwater_core::reference::memory as interpreter;
@@ -59,11 +59,11 @@ impl HostStep {
     ///
     /// # Errors
     /// Refusals of the interpreter; the device's failure.
-    pub fn run<M: Machine>(&self, machine: &M, memory: &[&M::Memory]) -> Result<()> {
+    pub fn run<D: Driver>(&self, driver: &D, memory: &[&D::Memory]) -> Result<()> {
         let mut bytes: Vec<Vec<u8>> = Vec::with_capacity(self.ranges.len());
         for (segment, range) in &self.ranges {
             let mut data = vec![0; range.len()];
-            machine.read(memory[segment.0 as usize], range.start, &mut data)?;
+            driver.read(memory[segment.0 as usize], range.start, &mut data)?;
             bytes.push(data);
         }
         interpreter::step(&self.step, &mut bytes)?;
@@ -71,7 +71,7 @@ impl HostStep {
             let Some(number) = self.ranges.iter().position(|r| r.0 == *segment) else { continue };
             let start = range.start - self.ranges[number].1.start;
             let data = &bytes[number][start..start + range.len()];
-            machine.write(memory[segment.0 as usize], range.start, data)?;
+            driver.write(memory[segment.0 as usize], range.start, data)?;
         }
         Ok(())
     }

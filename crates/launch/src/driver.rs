@@ -1,12 +1,7 @@
-//! The difference between the devices that run plans here: an NPU and the simulator.
+//! The interface between this runtime and a device.
 
-use super::vendor::Used;
-use crate::aclnn;
-use crate::chip::Chip;
-use crate::host::Site;
-use crate::kernel::Program;
-use crate::lower::{self, Refusal, VendorStep};
-use headwater_core::device::{Buffer, Stream};
+use crate::{LibraryStep, Lowered, Program, Refusal, Site, Used};
+use headwater_core::device::{Buffer, Predicted, Stream};
 use headwater_core::diagnostic::{Error, Result};
 use headwater_core::fail;
 use headwater_core::graph::Origin;
@@ -14,7 +9,13 @@ use headwater_core::plan::Step;
 use std::sync::Arc;
 
 /// A place where launches run.
-pub(super) trait Machine: Send + Sync + 'static {
+pub trait Driver: Send + Sync + 'static {
+    /// Alignment of memory in bytes. Behind the end of a memory, the bytes up to the next multiple and as many more may be
+    /// read.
+    const ALIGN: usize;
+
+    /// Its kernels before they are compiled.
+    type Program: Program;
     /// Memory of the device; clones share it.
     type Memory: Clone + Send;
     /// Its streams.
@@ -31,11 +32,19 @@ pub(super) trait Machine: Send + Sync + 'static {
     /// Name of the device.
     fn name(&self) -> &str;
 
-    /// The chip that kernels are written for, or why none can be run.
-    fn chip(&self) -> Result<&'static Chip, Refusal>;
+    /// The launches of a step. `origin` is the model's line.
+    ///
+    /// # Errors
+    /// The construct that has no kernel.
+    fn lower(&self, step: &Step, origin: &Origin) -> Result<Lowered<Self::Program>, Refusal>;
 
-    /// True if cores of both kinds can wait for each other.
-    fn together(&self) -> bool;
+    /// The step as a call of the vendor's library, if that is asked for: `None` for steps that it has no function for.
+    fn library(&self, step: &Step, origin: &Origin) -> Option<LibraryChoice<Self>>
+    where
+        Self: Sized;
+
+    /// Predicted times of a step's launches, where the device has a model of them.
+    fn predict(&self, step: &Step, lowered: &Lowered<Self::Program>) -> Option<Predicted>;
 
     /// The memory of one of its buffers.
     fn memory<'a>(&self, buffer: &'a Arc<dyn Buffer>) -> Option<&'a Self::Memory>;
@@ -53,7 +62,7 @@ pub(super) trait Machine: Send + Sync + 'static {
     ///
     /// # Errors
     /// `Device` with the kernel that does not compile or load.
-    fn load(&self, programs: &[Arc<Program>]) -> Result<Vec<Self::Kernel>>;
+    fn load(&self, programs: &[Arc<Self::Program>]) -> Result<Vec<Self::Kernel>>;
 
     /// Gives a launch to a stream.
     ///
@@ -77,17 +86,8 @@ pub(super) trait Machine: Send + Sync + 'static {
     /// Gives recorded launches to a stream; false where that is refused, and nothing of them runs.
     ///
     /// # Errors
-    /// As [`Machine::launch`].
+    /// As [`Driver::launch`].
     fn replay(&self, stream: &Self::Stream, graph: &Self::Graph) -> Result<bool>;
-
-    /// True where operators of the vendor's library are asked for, as far as there are any.
-    fn wants_vendor(&self) -> bool;
-
-    /// Asks the vendor's library for an operator.
-    ///
-    /// # Errors
-    /// The reason why there is none for this call.
-    fn operator(&self, call: &aclnn::Call) -> Result<Self::Operator, Refusal>;
 
     /// Bytes of workspace that an operator asks for.
     fn needs(&self, operator: &Self::Operator) -> usize;
@@ -101,7 +101,7 @@ pub(super) trait Machine: Send + Sync + 'static {
     /// Gives the work of an operator to a stream, on operands in memory.
     ///
     /// # Errors
-    /// As [`Machine::launch`].
+    /// As [`Driver::launch`].
     fn call(
         &self,
         stream: &Self::Stream,
@@ -133,7 +133,7 @@ pub(super) trait Machine: Send + Sync + 'static {
     /// The device's failure.
     fn hear(&self, stream: &Self::Stream) -> Result<()>;
 
-    /// Waits for all work of a stream. What is kept by [`Machine::keep`] stays there.
+    /// Waits for all work of a stream. What is kept by [`Driver::keep`] stays there.
     ///
     /// # Errors
     /// The device's failure.
@@ -164,8 +164,11 @@ pub(super) trait Machine: Send + Sync + 'static {
     fn write(&self, to: &Self::Memory, offset: usize, data: &[u8]) -> Result<()>;
 }
 
+/// A step by the vendor's library, or the reason why it is not.
+pub type LibraryChoice<D> = Result<LibraryStep<<D as Driver>::Operator, <D as Driver>::Program>, Refusal>;
+
 /// A launch with its arguments at hand.
-pub(super) struct BoundLaunch<'a, M: Machine> {
+pub struct BoundLaunch<'a, M: Driver> {
     /// The kernel.
     pub kernel: &'a M::Kernel,
     /// Blocks.
@@ -177,7 +180,7 @@ pub(super) struct BoundLaunch<'a, M: Machine> {
 }
 
 /// An argument of a launch.
-pub(super) enum BoundArgument<'a, T> {
+pub enum BoundArgument<'a, T> {
     /// Address of a byte of memory.
     Memory(&'a T, usize),
     /// An integer.
@@ -188,7 +191,7 @@ pub(super) enum BoundArgument<'a, T> {
 
 /// A bound on the indices that a kernel checks, for the error about one outside.
 #[derive(Clone, Debug)]
-pub(super) struct IndexFault {
+pub struct IndexFault {
     /// Indices are below it.
     pub limit: u64,
     /// Bytes of the kernel's reports.
@@ -217,33 +220,6 @@ impl IndexFault {
         let (low, high) = (word(2) as u32, word(3));
         let index = (i64::from(high) << 32) | i64::from(low);
         let error = fail!(Value, "index {index} at position {} is outside 0..{}", word(1), self.limit);
-        Err(named(error, &self.site))
+        Err(self.site.named(error))
     }
-}
-
-/// An error with the operator and the line of a site.
-pub(super) fn named(error: Error, site: &Site) -> Error {
-    let error = match site.op {
-        Some(op) => error.in_op(op),
-        None => error,
-    };
-    match &site.origin {
-        Some(origin) => error.at(origin),
-        None => error,
-    }
-}
-
-/// A step as the vendor's operator computes it, if that is asked for: `None` for steps that it has none for.
-pub(super) fn choose<M: Machine>(
-    machine: &M,
-    chip: &Result<&'static Chip, Refusal>,
-    step: &Step,
-    origin: &Origin,
-) -> Option<Result<(VendorStep, M::Operator), Refusal>> {
-    let chip = chip.as_ref().ok().filter(|_| machine.wants_vendor())?;
-    let vendor = lower::vendor(chip, step, origin)?;
-    Some(vendor.and_then(|vendor| {
-        let operator = machine.operator(&vendor.call)?;
-        Ok((vendor, operator))
-    }))
 }

@@ -1,18 +1,27 @@
 //! The cache of binaries: files named by everything that they depend on, each with the digest of its bytes. A damaged
 //! or half-written entry is as good as none.
 
-use super::write;
-use crate::host::error::{Error, Result};
 use sha2::{Digest, Sha256};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// A file that cannot be made, and the system's message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {cause}", path.display())]
+pub struct FileError {
+    /// The file.
+    pub path: PathBuf,
+    /// Message of the system.
+    pub cause: String,
+}
 
 /// A folder of binaries. Processes share it: entries appear by renaming, and those of one name are the same.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub struct Cache {
     folder: PathBuf,
 }
 
 impl Cache {
+    /// The cache in a folder, which is made when something is stored.
     pub fn new(folder: PathBuf) -> Cache {
         Cache { folder }
     }
@@ -32,16 +41,18 @@ impl Cache {
     /// Stores bytes under a key.
     ///
     /// # Errors
-    /// [`Error::File`] if the folder cannot be written.
-    pub fn put(&self, key: &str, bytes: &[u8]) -> Result<PathBuf> {
-        std::fs::create_dir_all(&self.folder).map_err(Error::file(&self.folder))?;
+    /// The file that cannot be written.
+    pub fn put(&self, key: &str, bytes: &[u8]) -> Result<PathBuf, FileError> {
+        let failed =
+            |path: &Path, e: std::io::Error| FileError { path: path.to_owned(), cause: e.to_string() };
+        std::fs::create_dir_all(&self.folder).map_err(|e| failed(&self.folder, e))?;
         let (binary, digest) = self.paths(key);
         for (path, content) in [(&binary, bytes), (&digest, digest_of(bytes).as_bytes())] {
-            let temporary =
-                tempfile::NamedTempFile::new_in(&self.folder).map_err(Error::file(&self.folder))?;
-            write(temporary.path(), content)?;
-            temporary.as_file().sync_all().map_err(Error::file(path))?;
-            temporary.persist(path).map_err(|e| Error::file(path)(e.error))?;
+            let temporary = tempfile::NamedTempFile::new_in(&self.folder);
+            let temporary = temporary.map_err(|e| failed(&self.folder, e))?;
+            std::fs::write(temporary.path(), content).map_err(|e| failed(temporary.path(), e))?;
+            temporary.as_file().sync_all().map_err(|e| failed(path, e))?;
+            temporary.persist(path).map_err(|e| failed(path, e.error))?;
         }
         Ok(binary)
     }

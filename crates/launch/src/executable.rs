@@ -1,12 +1,10 @@
 //! Plans on a device: steps as launches of kernels, the rest on the host.
 
-use super::host_step::HostStep;
-use super::machine::{BoundArgument, BoundLaunch, Machine, choose, named};
-use super::place::{ALIGN, PlacedLaunch, Where, check, operand};
-use super::vendor::Used;
-use crate::aclnn::Operand;
-use crate::host::Site;
-use crate::lower::{self, Distinct, Lowered, LoweredArg, Refusal};
+use crate::host_step::HostStep;
+use crate::place::{PlacedLaunch, Where, check, operand};
+use crate::{
+    BoundArgument, BoundLaunch, Distinct, Driver, LibraryStep, Lowered, Program, Refusal, Site, Used,
+};
 use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::plan::Plan;
@@ -18,20 +16,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A plan ready to run.
-pub(super) struct Loaded<M: Machine> {
-    machine: Arc<M>,
+pub struct Loaded<D: Driver> {
+    driver: Arc<D>,
     /// Name and bytes of each segment.
     segments: Vec<(String, usize)>,
-    steps: Vec<Prepared<M>>,
-    kernels: Vec<M::Kernel>,
+    steps: Vec<Prepared<D>>,
+    kernels: Vec<D::Kernel>,
     /// Memory for partial results, which all launches share, for constants of steps, and for reports of kernels.
-    scratch: Option<M::Memory>,
-    constants: Option<M::Memory>,
-    faults: Option<M::Memory>,
+    scratch: Option<D::Memory>,
+    constants: Option<D::Memory>,
+    faults: Option<D::Memory>,
     /// Memory that operators of the vendor's ask for.
-    workspace: M::Workspace,
+    workspace: D::Workspace,
     /// Recordings of launches, by the steps that they are of.
-    recordings: HashMap<Range<usize>, Recording<M::Graph>>,
+    recordings: HashMap<Range<usize>, Recording<D::Graph>>,
     seconds: Vec<f64>,
     failure: Option<Error>,
 }
@@ -45,39 +43,44 @@ struct Recording<G> {
 }
 
 /// A step ready to run.
-struct Prepared<M: Machine> {
-    work: Work<M>,
+struct Prepared<D: Driver> {
+    work: Work<D>,
     /// The step, for errors.
     site: Arc<Site>,
 }
 
-enum Work<M: Machine> {
+enum Work<D: Driver> {
     Kernels(Vec<PlacedLaunch>),
-    Vendor(Box<Vendor<M>>),
+    Vendor(Box<Vendor<D>>),
     Host(HostStep),
 }
 
 /// A call of the vendor's, between launches of ours.
-struct Vendor<M: Machine> {
+struct Vendor<D: Driver> {
     before: Vec<PlacedLaunch>,
-    operator: M::Operator,
+    operator: D::Operator,
     operands: Vec<Where>,
     site: Arc<Site>,
     behind: Vec<PlacedLaunch>,
 }
 
-impl<M: Machine> Loaded<M> {
+impl<D: Driver> std::fmt::Debug for Loaded<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loaded").field("steps", &self.steps.len()).finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Loaded<D> {
     /// Lowers the steps of a plan, compiles the kernels and takes their memory.
     ///
     /// # Errors
     /// `Plan` if the plan is not sound, `Device` if a kernel does not compile or memory is short.
-    pub fn new(machine: &Arc<M>, target: &Target, plan: &Plan) -> Result<Loaded<M>> {
-        let (name, wanted) = (machine.name(), target.memory.alignment);
+    pub fn new(driver: &Arc<D>, target: &Target, plan: &Plan) -> Result<Loaded<D>> {
+        let (name, wanted) = (driver.name(), target.memory.alignment);
         let aligned = plan.alignment.is_multiple_of(wanted);
         ensure!(aligned, Plan, "the plan is aligned to {} bytes, {name} to {wanted}", plan.alignment);
         plan.check_ranks(1)?;
-        let (chip, together) = (machine.chip(), machine.together());
-        let (mut distinct, mut scratch, mut faults) = (Distinct::default(), 0, 0);
+        let (mut distinct, mut scratch, mut faults) = (Distinct::<D::Program>::default(), 0, 0);
         // Steps with the same constants share them.
         let (mut constants, mut known) = (Vec::<u8>::new(), HashMap::<Vec<u8>, Range<usize>>::new());
         let (mut steps, mut used) = (Vec::with_capacity(plan.steps.len()), Used::default());
@@ -89,22 +92,21 @@ impl<M: Machine> Loaded<M> {
             let named = |e: Error| e.in_op(step.op).at(&origin);
             check(plan, step).map_err(named)?;
             let (mut vendor, mut lowered) = (None, None);
-            match choose(&**machine, &chip, step, &origin) {
-                Some(Ok((chosen, operator))) => {
-                    used.add(step.op, Ok(chosen.call.function.name()));
-                    lowered = Some(Ok(chosen.lowered));
-                    vendor = Some((chosen.call, chosen.args, chosen.before, operator));
+            match driver.library(step, &origin) {
+                Some(Ok(LibraryStep { operator, function, operands, lowered: own, before })) => {
+                    used.add(step.op, Ok(function));
+                    lowered = Some(Ok(own));
+                    vendor = Some((operator, function, operands, before));
                 }
                 Some(Err(Refusal(why))) => used.add(step.op, Err(why)),
                 None => {}
             }
-            let lowered = lowered
-                .unwrap_or_else(|| chip.clone().and_then(|chip| lower::step(chip, together, step, &origin)));
+            let lowered = lowered.unwrap_or_else(|| driver.lower(step, &origin));
             let work = match lowered {
                 Ok(Lowered { launches, scratch: needs, constants: own }) => {
                     scratch = needs.max(scratch);
                     let held = known.get(&own).cloned().unwrap_or_else(|| {
-                        constants.resize(constants.len().next_multiple_of(ALIGN), 0);
+                        constants.resize(constants.len().next_multiple_of(D::ALIGN), 0);
                         let held = constants.len()..constants.len() + own.len();
                         constants.extend(&own);
                         held
@@ -113,21 +115,21 @@ impl<M: Machine> Loaded<M> {
                     let mut bound = Vec::with_capacity(launches.len());
                     for launch in &launches {
                         let kernel = distinct.number(&launch.program);
-                        let place = (kernel, site(&distinct.programs()[kernel].name));
-                        let launch = PlacedLaunch::new(plan, step, launch, needs, place, faults, &held)
-                            .map_err(named)?;
-                        faults += launch.fault.as_ref().map_or(0, |(_, f)| f.bytes.next_multiple_of(ALIGN));
+                        let place = (kernel, site(distinct.programs()[kernel].name()));
+                        let launch =
+                            PlacedLaunch::new(plan, step, launch, needs, place, (faults, D::ALIGN), &held)
+                                .map_err(named)?;
+                        faults +=
+                            launch.fault.as_ref().map_or(0, |(_, f)| f.bytes.next_multiple_of(D::ALIGN));
                         bound.push(launch);
                     }
                     match vendor {
                         None => Work::Kernels(bound),
-                        Some((call, args, before, operator)) => {
-                            let place = |(of, arg): (&Operand, &LoweredArg)| {
-                                operand(plan, step, (*arg, of.bytes(), of.written), needs, &held)
-                            };
-                            let operands = call.operands.iter().zip(&args).map(place);
+                        Some((operator, function, operands, before)) => {
+                            let place = |of| operand(plan, step, of, needs, &held);
+                            let operands = operands.iter().map(place);
                             let operands = operands.collect::<Result<_>>().map_err(named)?;
-                            let (behind, site) = (bound.split_off(before), site(call.function.name()));
+                            let (behind, site) = (bound.split_off(before), site(function));
                             Work::Vendor(Box::new(Vendor { before: bound, operator, operands, site, behind }))
                         }
                     }
@@ -136,17 +138,17 @@ impl<M: Machine> Loaded<M> {
             };
             steps.push(Prepared { work, site: site("") });
         }
-        let kernels = machine.load(distinct.programs())?;
-        let operators = steps.iter().filter_map(|step: &Prepared<M>| match &step.work {
+        let kernels = driver.load(distinct.programs())?;
+        let operators = steps.iter().filter_map(|step: &Prepared<D>| match &step.work {
             Work::Vendor(vendor) => Some(&vendor.operator),
             _ => None,
         });
-        let workspace = machine.workspace(&operators.collect::<Vec<_>>())?;
-        machine.tell(used, &workspace);
-        let alloc = |bytes: usize| (bytes > 0).then(|| machine.alloc(bytes)).transpose();
+        let workspace = driver.workspace(&operators.collect::<Vec<_>>())?;
+        driver.tell(used, &workspace);
+        let alloc = |bytes: usize| (bytes > 0).then(|| driver.alloc(bytes)).transpose();
         let given = alloc(constants.len())?;
         if let Some(memory) = &given {
-            machine.write(memory, 0, &constants)?;
+            driver.write(memory, 0, &constants)?;
         }
         let scratch =
             usize::try_from(scratch).map_err(|_| fail!(Device, "{scratch} bytes of scratch memory"))?;
@@ -161,25 +163,25 @@ impl<M: Machine> Loaded<M> {
             recordings: HashMap::new(),
             seconds: Vec::new(),
             failure: None,
-            machine: machine.clone(),
+            driver: driver.clone(),
         })
     }
 
     /// Does a step, or gives its launches to the stream.
-    fn step(&self, step: &Prepared<M>, stream: &M::Stream, segments: &[&M::Memory]) -> Result<()> {
+    fn step(&self, step: &Prepared<D>, stream: &D::Stream, segments: &[&D::Memory]) -> Result<()> {
         let give = |bound: &[PlacedLaunch]| {
             bound.iter().try_for_each(|launch| {
-                self.machine.launch(stream, &self.launch(launch, segments)?)?;
+                self.driver.launch(stream, &self.launch(launch, segments)?)?;
                 self.report(launch, stream)
             })
         };
         match &step.work {
             Work::Host(host) => {
-                self.machine.settle(stream)?;
-                if self.machine.is_dropping(stream) {
+                self.driver.settle(stream)?;
+                if self.driver.is_dropping(stream) {
                     return Ok(());
                 }
-                host.run(&*self.machine, segments)
+                host.run(&*self.driver, segments)
             }
             Work::Kernels(bound) => give(bound),
             Work::Vendor(vendor) => {
@@ -189,7 +191,7 @@ impl<M: Machine> Loaded<M> {
                     _ => Err(fail!(Device, "a number is no operand of {}", vendor.site)),
                 };
                 let operands = vendor.operands.iter().map(place).collect::<Result<Vec<_>>>()?;
-                self.machine.call(stream, &vendor.operator, &operands, &self.workspace, &vendor.site)?;
+                self.driver.call(stream, &vendor.operator, &operands, &self.workspace, &vendor.site)?;
                 give(&vendor.behind)
             }
         }
@@ -199,9 +201,9 @@ impl<M: Machine> Loaded<M> {
     fn argument<'a>(
         &'a self,
         place: Where,
-        segments: &[&'a M::Memory],
+        segments: &[&'a D::Memory],
         site: &Site,
-    ) -> Result<BoundArgument<'a, M::Memory>> {
+    ) -> Result<BoundArgument<'a, D::Memory>> {
         let lacks = || fail!(Device, "kernel `{}` has no memory", site.kernel);
         Ok(match place {
             Where::Segment(id, at) => BoundArgument::Memory(segments[id.0 as usize], at),
@@ -217,8 +219,8 @@ impl<M: Machine> Loaded<M> {
     fn launch<'a>(
         &'a self,
         launch: &'a PlacedLaunch,
-        segments: &[&'a M::Memory],
-    ) -> Result<BoundLaunch<'a, M>> {
+        segments: &[&'a D::Memory],
+    ) -> Result<BoundLaunch<'a, D>> {
         let place = |place: &Where| self.argument(*place, segments, &launch.site);
         Ok(BoundLaunch {
             kernel: &self.kernels[launch.kernel],
@@ -229,16 +231,16 @@ impl<M: Machine> Loaded<M> {
     }
 
     /// Has the stream report what a launch before found, if it looks for faults.
-    fn report(&self, launch: &PlacedLaunch, stream: &M::Stream) -> Result<()> {
+    fn report(&self, launch: &PlacedLaunch, stream: &D::Stream) -> Result<()> {
         let Some((at, fault)) = &launch.fault else { return Ok(()) };
         let lacks = || fail!(Device, "kernel `{}` has no memory", launch.site.kernel);
         let faults = self.faults.as_ref().ok_or_else(lacks)?;
-        self.machine.report(stream, faults, *at, fault.clone())
+        self.driver.report(stream, faults, *at, fault.clone())
     }
 
     /// Steps from `at` on, before `end`, that are launches of ours; a step on the host or of the vendor's is alone.
     fn part(&self, at: usize, end: usize) -> Range<usize> {
-        let own = |step: &Prepared<M>| matches!(step.work, Work::Kernels(_));
+        let own = |step: &Prepared<D>| matches!(step.work, Work::Kernels(_));
         let launched = self.steps[at..end].iter().take_while(|step| own(step)).count();
         at..at + launched.max(1)
     }
@@ -253,16 +255,16 @@ impl<M: Machine> Loaded<M> {
 
     /// Replays the launches of steps, if they were given with this memory before; false where they are to be given one by
     /// one. Inputs and scalars of a step lie in memory, so a replay reads them anew.
-    fn replay(&mut self, steps: &Range<usize>, stream: &M::Stream, segments: &[&M::Memory]) -> Result<bool> {
+    fn replay(&mut self, steps: &Range<usize>, stream: &D::Stream, segments: &[&D::Memory]) -> Result<bool> {
         // A recording of one launch saves nothing.
-        if !self.machine.records() {
+        if !self.driver.records() {
             self.recordings.clear();
             return Ok(false);
         }
         if !self.seconds.is_empty() || self.launches(steps).nth(1).is_none() {
             return Ok(false);
         }
-        let memory: Vec<u64> = segments.iter().map(|m| self.machine.address(m)).collect();
+        let memory: Vec<u64> = segments.iter().map(|m| self.driver.address(m)).collect();
         let graph = match self.recordings.remove(steps) {
             Some(Recording { memory: seen, graph }) if seen == memory => graph,
             _ => {
@@ -274,11 +276,11 @@ impl<M: Machine> Loaded<M> {
             Some(graph) => Some(graph),
             None => {
                 let launches = self.launches(steps).map(|launch| self.launch(launch, segments));
-                self.machine.record(&launches.collect::<Result<Vec<_>>>()?)?
+                self.driver.record(&launches.collect::<Result<Vec<_>>>()?)?
             }
         };
         let Some(graph) = graph else { return Ok(false) };
-        if !self.machine.replay(stream, &graph)? {
+        if !self.driver.replay(stream, &graph)? {
             return Ok(false);
         }
         // Each launch has bytes of its own for reports, so they are still there.
@@ -288,14 +290,14 @@ impl<M: Machine> Loaded<M> {
     }
 }
 
-impl<M: Machine> Executable for Loaded<M> {
+impl<D: Driver> Executable for Loaded<D> {
     fn submit(&mut self, stream: &dyn Stream, memory: &[Arc<dyn Buffer>], steps: Range<usize>) -> Result<()> {
         if let Some(e) = &self.failure {
             return Err(e.clone());
         }
-        let machine = self.machine.clone();
-        let foreign = || fail!(Device, "the stream is not one of {}", machine.name());
-        let stream = machine.stream(stream).ok_or_else(foreign)?;
+        let driver = self.driver.clone();
+        let foreign = || fail!(Device, "the stream is not one of {}", driver.name());
+        let stream = driver.stream(stream).ok_or_else(foreign)?;
         let (got, want) = (memory.len(), self.segments.len());
         ensure!(got == want, Device, "the plan has {want} segments, the run was given {got}");
         let all = self.steps.len();
@@ -303,20 +305,20 @@ impl<M: Machine> Executable for Loaded<M> {
         let mut segments = Vec::with_capacity(want);
         for (i, (buffer, (name, bytes))) in memory.iter().zip(&self.segments).enumerate() {
             let foreign =
-                || fail!(Device, "segment `{name}` is given a buffer that is not one of {}", machine.name());
-            let own = machine.memory(buffer).ok_or_else(foreign)?;
-            let has = machine.bytes(own);
+                || fail!(Device, "segment `{name}` is given a buffer that is not one of {}", driver.name());
+            let own = driver.memory(buffer).ok_or_else(foreign)?;
+            let has = driver.bytes(own);
             ensure!(has >= *bytes, Device, "segment `{name}` has {has} bytes, needs {bytes}");
             let twice = memory[..i].iter().any(|other| Arc::ptr_eq(other, buffer));
             ensure!(!twice, Device, "segment `{name}` is given the memory of another");
             segments.push(own);
         }
-        machine.hear(stream)?;
+        driver.hear(stream)?;
         let mut next = steps.start;
         while next < steps.end {
             let part = self.part(next, steps.end);
             next = part.end;
-            if machine.is_dropping(stream) {
+            if driver.is_dropping(stream) {
                 return Ok(());
             }
             match self.replay(&part, stream, &segments) {
@@ -328,22 +330,22 @@ impl<M: Machine> Executable for Loaded<M> {
                 }
             }
             for i in part {
-                if machine.is_dropping(stream) {
+                if driver.is_dropping(stream) {
                     return Ok(());
                 }
                 let start = Instant::now();
                 let mut result = self.step(&self.steps[i], stream, &segments);
                 if !self.seconds.is_empty() {
-                    result = result.and_then(|()| machine.settle(stream));
+                    result = result.and_then(|()| driver.settle(stream));
                     self.seconds[i] += start.elapsed().as_secs_f64();
                 }
                 if let Err(e) = result {
-                    let e = named(e, &self.steps[i].site);
+                    let e = self.steps[i].site.named(e);
                     if e.code == Code::Device {
                         self.failure = Some(e.clone());
                         return Err(e);
                     }
-                    machine.keep(stream, e);
+                    driver.keep(stream, e);
                     return Ok(());
                 }
             }
