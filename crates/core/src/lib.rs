@@ -16,6 +16,7 @@ pub mod diagnostic;
 pub mod dtype;
 pub mod evaluate;
 mod exact;
+pub mod exactness;
 pub mod expand;
 pub mod expr;
 pub mod graph;

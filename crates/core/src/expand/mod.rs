@@ -18,10 +18,10 @@ pub use sequence::{ExpandedStep, Memory, Sequence, View};
 use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::ensure;
+use crate::exactness::Exactness;
 use crate::ops::conv::{avg_pool2d, max_pool2d};
 use crate::ops::reduce::{cumprod, cumsum};
 use crate::ops::{OpCx, OpDef};
-use crate::pass::recognize::Exactness;
 use crate::shape::Layout;
 use crate::tensor::TensorType;
 

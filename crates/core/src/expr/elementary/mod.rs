@@ -89,6 +89,7 @@ pub fn unary<L: Ops>(l: &mut L, function: Unary, x: L::V) -> Option<L::V> {
 /// integer stands in the low bits.
 const SHIFT: f32 = 12_582_912.0;
 /// ln 2 in two parts; the first has so few bits that its product with an exponent is exact.
+#[allow(clippy::excessive_precision)]
 const LN2: (f32, f32) = (0.693_359_375, -2.121_944_4e-4);
 
 /// `c[0]·xⁿ⁻¹ + … + c[n-1]`.
