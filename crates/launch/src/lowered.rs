@@ -161,6 +161,13 @@ impl Refusal {
     }
 }
 
+/// A refusal of an operator's own rules.
+impl From<headwater_core::Error> for Refusal {
+    fn from(error: headwater_core::Error) -> Refusal {
+        Refusal(error.message)
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

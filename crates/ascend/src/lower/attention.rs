@@ -9,19 +9,17 @@
 //! them sees. With dropout, the uniform numbers of a block's weights are drawn again in both
 //! directions.
 
-use super::launch::{Lowered, LoweredLaunch, Refusal};
-use super::product::{even, input};
+use super::launch::{LoweredLaunch, Refusal};
+use super::product::even;
 use super::sequence::{Sequence, Sum, Tensor};
 use super::source::attributed;
-use crate::chip::Chip;
-use crate::kernel::{Elem, Source};
+use crate::kernel::Elem;
 use crate::kernels::{self, HeadRows};
 use headwater_core::DType;
 use headwater_core::expr::{Expr, float, input as x};
 use headwater_core::ops::OpCx;
 use headwater_core::ops::attention::attention::Attention;
 use headwater_core::ops::random::philox;
-use headwater_core::plan::TensorView;
 use headwater_core::row::{Access, Instr, Reduce, Reg, RowBuilder};
 use std::sync::Arc;
 
@@ -40,21 +38,13 @@ const BANDS: usize = 4;
 /// 512: 80.9 and 123.0. 32 heads of 128 elements, 256: 25.5 and 21.7; 320: 27.1 and 27.8; 384: 30.8 and 34.0.
 const LONG: usize = 288;
 
-/// The launches of an `attention` node. `together` as of [`super::step`].
+/// The launches of an `attention` node.
 ///
 /// # Errors
 /// Types and shapes that the kernels do not take.
-pub fn attention(
-    chip: &Chip,
-    together: bool,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    writes: &[TensorView],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let a = Attention::of(cx, [0, 1, 2, 3, 4]).map_err(|e| Refusal(e.message))?;
-    let s = &mut Sequence::new(chip, source);
-    let results: Vec<Tensor> = writes.iter().enumerate().map(|(i, view)| Tensor::write(i, view)).collect();
+pub fn attention(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let a = Attention::of(cx, [0, 1, 2, 3, 4])?;
+    let results = s.outputs();
     let [out, largest, denominators] = &results[..] else {
         return Err(Refusal::new("attention without its three results"));
     };
@@ -62,18 +52,18 @@ pub fn attention(
         s.fill(out, 0.0)?;
         s.fill(largest, f64::NEG_INFINITY)?;
         s.fill(denominators, 0.0)?;
-        return Ok(std::mem::take(&mut s.lowered));
+        return Ok(());
     }
-    let (q, k, v) = (input(reads, 0)?, input(reads, 1)?, input(reads, 2)?);
-    let mask = mask(&a, reads, 3)?;
+    let (q, k, v) = (s.input(0)?, s.input(1)?, s.input(2)?);
+    let mask = mask(s, &a, 3)?;
     let dtype = q.dtype();
-    let dropout = Dropout::of(&a, cx, reads, 4)?;
-    if together
+    let dropout = Dropout::of(s, &a, cx, 4)?;
+    if s.together
         && mask.is_none()
         && dropout.from.is_none()
         && fused(s, &a, [&q, &k, &v, out, largest, denominators])?
     {
-        return Ok(std::mem::take(&mut s.lowered));
+        return Ok(());
     }
     let bands = a.causal && mask.is_none() && dropout.from.is_none();
     for block in Block::all(&a, 4 + dtype.size() + dropout.bytes(), bands) {
@@ -108,39 +98,32 @@ pub fn attention(
         s.product(&weights, &values, None, &grouped(&block.of(out)?, a.heads / a.value_heads)?)?;
         s.release(mark);
     }
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// The launches of an `attention_backward` node.
 ///
 /// # Errors
 /// As [`attention`].
-pub fn attention_backward(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    writes: &[TensorView],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let a = Attention::of_backward(cx).map_err(|e| Refusal(e.message))?;
-    let s = &mut Sequence::new(chip, source);
-    let results: Vec<Tensor> = writes.iter().enumerate().map(|(i, view)| Tensor::write(i, view)).collect();
+pub fn attention_backward(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let a = Attention::of_backward(cx)?;
+    let results = s.outputs();
     let [dq, dk, dv, dmask @ ..] = &results[..] else {
         return Err(Refusal::new("a gradient of attention without its three results"));
     };
     if empty(&a)? {
         results.iter().try_for_each(|result| s.fill(result, 0.0))?;
-        return Ok(std::mem::take(&mut s.lowered));
+        return Ok(());
     }
-    let (g, q, k, v) = (input(reads, 0)?, input(reads, 1)?, input(reads, 2)?, input(reads, 3)?);
-    let (y, largest, denominators) = (input(reads, 4)?, input(reads, 5)?, input(reads, 6)?);
-    let mask = mask(&a, reads, 7)?;
+    let (g, q, k, v) = (s.input(0)?, s.input(1)?, s.input(2)?, s.input(3)?);
+    let (y, largest, denominators) = (s.input(4)?, s.input(5)?, s.input(6)?);
+    let mask = mask(s, &a, 7)?;
     let dtype = q.dtype();
     if g.dtype() != dtype {
         return Err(Refusal::new("a gradient of another type than the queries'"));
     }
     let groups = [a.heads / a.key_heads, a.heads / a.value_heads];
-    let dropout = Dropout::of(&a, cx, reads, 8)?;
+    let dropout = Dropout::of(s, &a, cx, 8)?;
     let bands = a.causal && mask.is_none() && dropout.from.is_none();
     let blocks = Block::all(&a, 2 * (4 + dtype.size()) + dropout.bytes(), bands);
     // Blocks of queries of the same samples and heads follow each other.
@@ -205,7 +188,7 @@ pub fn attention_backward(
         }
         s.release(mark);
     }
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// Attention as one kernel, for operands that it takes and where it is shorter; says whether it is.
@@ -276,11 +259,8 @@ fn empty(a: &Attention) -> Result<bool, Refusal> {
 }
 
 /// The mask in `[batch, heads, queries, keys]`, if there is one.
-fn mask(a: &Attention, reads: &[Option<TensorView>], at: usize) -> Result<Option<Tensor>, Refusal> {
-    if reads.get(at).is_none_or(Option::is_none) {
-        return Ok(None);
-    }
-    let mask = input(reads, at)?;
+fn mask(s: &Sequence, a: &Attention, at: usize) -> Result<Option<Tensor>, Refusal> {
+    let Some(mask) = s.optional(at) else { return Ok(None) };
     let sizes = [a.batch, a.heads, a.l, a.s];
     let way = |d: usize| (sizes[d], (mask.shape()[d] != 1).then_some((d, 1)));
     Ok(Some(mask.walked(&[0, 1, 2, 3].map(way))?))
@@ -341,9 +321,9 @@ struct Dropout {
 }
 
 impl Dropout {
-    fn of(a: &Attention, cx: &OpCx, reads: &[Option<TensorView>], key: usize) -> Result<Dropout, Refusal> {
-        let stream = || philox::number(cx).map_err(|e| Refusal(e.message));
-        let from = if a.dropout > 0.0 { Some((input(reads, key)?, stream()?)) } else { None };
+    fn of(s: &Sequence, a: &Attention, cx: &OpCx, key: usize) -> Result<Dropout, Refusal> {
+        let stream = || philox::number(cx);
+        let from = if a.dropout > 0.0 { Some((s.input(key)?, stream()?)) } else { None };
         // Uniform numbers are multiples of 2⁻²⁴: those below 1 - p are below the next multiple, which f32 holds.
         let steps = f64::exp2(24.0);
         let below = ((1.0 - a.dropout) * steps).ceil() / steps;

@@ -1,9 +1,8 @@
 //! Tensors that the graph holds: devices have their bytes from the time when a plan is loaded, steps copy them.
 
-use super::launch::{Lowered, LoweredArg, Refusal};
+use super::launch::{LoweredArg, Refusal};
 use super::sequence::{Sequence, Tensor};
-use crate::chip::{Arch, Chip};
-use crate::kernel::Source;
+use crate::chip::Arch;
 use headwater_core::attr::Attr;
 use headwater_core::ops::OpCx;
 use headwater_core::plan::{Place, SegmentId, TensorView};
@@ -13,7 +12,8 @@ use headwater_core::{DType, Layout, Shape};
 ///
 /// # Errors
 /// A value that is no tensor of the result's type; infinities in an odd number of f16 on 310P, whose conversions saturate.
-pub fn constant(chip: &Chip, cx: &OpCx, write: &TensorView, source: &Source) -> Result<Lowered, Refusal> {
+pub fn constant(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let write = s.output(0)?.view;
     let Some(Attr::Tensor(value)) = cx.attrs.get("value") else {
         return Err(Refusal::new("a constant without a value"));
     };
@@ -22,9 +22,9 @@ pub fn constant(chip: &Chip, cx: &OpCx, write: &TensorView, source: &Source) -> 
     }
     let bytes = value.to_bytes();
     if bytes.is_empty() {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let saturates = chip.arch == Arch::P310 && write.dtype == DType::F16 && bytes.len() % 4 != 0;
+    let saturates = s.chip.arch == Arch::P310 && write.dtype == DType::F16 && bytes.len() % 4 != 0;
     if saturates && !value.floats().iter().all(|x| x.is_finite()) {
         return Err(Refusal::new("infinities in an odd number of f16"));
     }
@@ -35,7 +35,7 @@ pub fn constant(chip: &Chip, cx: &OpCx, write: &TensorView, source: &Source) -> 
     };
     let layout = Layout::contiguous(&shape);
     let view = TensorView { place: Place { segment: SegmentId(u32::MAX), offset: 0 }, dtype, layout };
-    let mut s = Sequence::new(chip, source);
     s.copy(&Tensor { arg: LoweredArg::Constant { bytes: 0 }, view: view.clone() }, &Tensor::write(0, &view))?;
-    Ok(Lowered { constants: bytes, ..s.lowered })
+    s.lowered.constants = bytes;
+    Ok(())
 }

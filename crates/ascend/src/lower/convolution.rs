@@ -5,18 +5,15 @@
 //! every sum is one product in f32, ascending, rounded once. Samples are taken in blocks, so that scratch memory stays
 //! bounded.
 
-use super::launch::{Lowered, Refusal};
-use super::product::{even, input};
+use super::launch::Refusal;
+use super::product::even;
 use super::sequence::{Sequence, Sum, Tensor};
-use crate::chip::Chip;
-use crate::kernel::Source;
 use headwater_core::DType;
 use headwater_core::expr::input as x;
 use headwater_core::ops::OpCx;
 use headwater_core::ops::conv::convolution::{forward, input_grad, weight_grad};
 use headwater_core::ops::conv::geometry::Conv;
 use headwater_core::ops::conv::unfold;
-use headwater_core::plan::TensorView;
 use headwater_core::row::{Access, RowProgram};
 
 /// Most bytes of patches, but for a single sample's. Few in unit tests, which cut.
@@ -29,21 +26,14 @@ const TURNED: usize = 64;
 ///
 /// # Errors
 /// Types and shapes that the kernels do not take.
-pub fn convolution(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let c = forward(cx).map_err(|e| Refusal(e.message))?;
-    let s = &mut Sequence::new(chip, source);
-    let y = Tensor::write(0, write);
+pub fn convolution(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let c = forward(cx)?;
+    let y = s.output(0)?;
     if empty(&c, &y)? {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let (inputs, weights) = (images(&input(reads, 0)?, &c)?, kernels(&input(reads, 1)?, &c)?);
-    let bias = reads.get(2).and_then(Option::as_ref).map(|view| Tensor::read(2, view));
+    let (inputs, weights) = (images(&s.input(0)?, &c)?, kernels(&s.input(1)?, &c)?);
+    let bias = s.optional(2);
     let y = results(&y, &c)?;
     let weights = s.shaped(&weights, &[c.groups, c.cout, c.cin * c.kernel_size()])?;
     let patches = Patches::forward(&c);
@@ -70,27 +60,20 @@ pub fn convolution(
         }
         s.release(mark);
     }
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// The launches of a `convolution_input_grad` node.
 ///
 /// # Errors
 /// Types and shapes that the kernels do not take; kernels of more than [`TURNED`] elements.
-pub fn convolution_input_grad(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let c = input_grad(cx).map_err(|e| Refusal(e.message))?;
-    let s = &mut Sequence::new(chip, source);
-    let dx = Tensor::write(0, write);
+pub fn convolution_input_grad(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let c = input_grad(cx)?;
+    let dx = s.output(0)?;
     if empty(&c, &dx)? {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let (g, weights) = (input(reads, 0)?, kernels(&input(reads, 1)?, &c)?);
+    let (g, weights) = (s.input(0)?, kernels(&s.input(1)?, &c)?);
     let g = s.shaped(&g, &[&[c.batch, c.groups, c.cout][..], &c.output].concat())?;
     let dx = even(&dx, &[c.batch, c.groups, c.cin, c.input_plane()])?;
     let taps = c.kernel_size();
@@ -119,31 +102,24 @@ pub fn convolution_input_grad(
         s.product(&turned, &b, None, &dx.part(0, first, len)?)?;
         s.release(mark);
     }
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// The launches of a `convolution_weight_grad` node.
 ///
 /// # Errors
 /// Types and shapes that the kernels do not take.
-pub fn convolution_weight_grad(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let c = weight_grad(cx).map_err(|e| Refusal(e.message))?;
-    let s = &mut Sequence::new(chip, source);
-    let dw = Tensor::write(0, write);
-    if write.layout.shape.contains(&0) {
-        return Ok(Lowered::default());
+pub fn convolution_weight_grad(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let c = weight_grad(cx)?;
+    let dw = s.output(0)?;
+    if dw.shape().contains(&0) {
+        return Ok(());
     }
     if c.batch == 0 {
         s.fill(&dw, 0.0)?;
-        return Ok(std::mem::take(&mut s.lowered));
+        return Ok(());
     }
-    let (g, inputs) = (results(&input(reads, 0)?, &c)?, images(&input(reads, 1)?, &c)?);
+    let (g, inputs) = (results(&s.input(0)?, &c)?, images(&s.input(1)?, &c)?);
     let dw = even(&dw, &[c.groups, c.cout, c.cin * c.kernel_size()])?;
     let patches = Patches { by_group: true, ..Patches::forward(&c) };
     let blocks: Vec<_> = patches.samples(&c, inputs.dtype()).collect();
@@ -156,47 +132,33 @@ pub fn convolution_weight_grad(
         sum.add(s, &g, &b.transposed())?;
         s.release(mark);
     }
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// The launches of an `im2col` node.
 ///
 /// # Errors
 /// Types and shapes that the kernels do not take.
-pub fn im2col(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let (from, to) = (input(reads, 0)?, Tensor::write(0, write));
-    let c = unfold::patches(from.shape(), cx).map_err(|e| Refusal(e.message))?;
+pub fn im2col(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let (from, to) = (s.input(0)?, s.output(0)?);
+    let c = unfold::patches(from.shape(), cx)?;
     if to.shape().contains(&0) {
-        return Ok(Lowered::default());
+        return Ok(());
     }
     let all = Patches::forward(&c).all(s, &images(&from, &c)?)?;
     s.copy(&all, &even(&to, all.shape())?)?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// The launches of a `col2im` node: the columns of one tap after the other are added to the image, in f32.
 ///
 /// # Errors
 /// Types and shapes that the kernels do not take; kernels of more than [`TURNED`] elements.
-pub fn col2im(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let (from, to) = (input(reads, 0)?, Tensor::write(0, write));
-    let c = unfold::patches(to.shape(), cx).map_err(|e| Refusal(e.message))?;
+pub fn col2im(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let (from, to) = (s.input(0)?, s.output(0)?);
+    let c = unfold::patches(to.shape(), cx)?;
     if to.shape().contains(&0) {
-        return Ok(Lowered::default());
+        return Ok(());
     }
     if c.kernel_size() > TURNED {
         return Err(Refusal(format!("columns of a kernel of more than {TURNED} elements")));
@@ -234,7 +196,7 @@ pub fn col2im(
         image = image.part(3 + d, c.pad[d], c.input[d])?;
     }
     s.copy(&image, &images(&to, &c)?)?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// True if the result has no elements.

@@ -4,17 +4,13 @@
 //! in f32, exact below 2²⁴. Each is a reduction over a row, so that cost grows with the square of a row's length.
 
 use super::indexing::{gathered, words_of};
-use super::launch::{Lowered, Refusal};
-use super::product::{even, input};
+use super::launch::Refusal;
+use super::product::even;
 use super::sequence::{Sequence, Tensor};
-use crate::chip::Chip;
-use crate::kernel::Source;
 use headwater_core::DType::{self, F32, I32, I64};
-use headwater_core::diagnostic::Error;
 use headwater_core::expr::{Expr, float, input as x};
+use headwater_core::ops::OpCx;
 use headwater_core::ops::index::{searchsorted, sort};
-use headwater_core::ops::{OpCx, OpDef};
-use headwater_core::plan::TensorView;
 use headwater_core::row::{Access, RowBuilder};
 
 /// Longest rows that are sorted.
@@ -22,10 +18,6 @@ const SORTED: usize = 1 << 17;
 
 /// Numbers up to it are exact in f32.
 const EXACT: usize = 1 << 24;
-
-fn fact(e: Error) -> Refusal {
-    Refusal(e.message)
-}
 
 /// Index along an iteration dimension, as a float.
 fn place(dim: usize) -> Expr {
@@ -42,34 +34,35 @@ fn small(dtype: DType) -> bool {
     matches!(dtype, DType::Bool | DType::U8 | DType::I8 | DType::I16)
 }
 
-/// The launches of a `sort` or `topk` node.
+/// The launches of a `sort` node.
 ///
 /// # Errors
 /// Rows that are too long, and types without a kernel.
-pub fn sorted(
-    chip: &Chip,
-    op: &OpDef,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    writes: &[TensorView],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let [values, indices] = writes else { return Err(Refusal::new("an order without its two results")) };
-    if values.layout.shape.contains(&0) {
-        return Ok(Lowered::default());
+pub fn sort(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    ordered(s, cx, cx.flag("descending")?)
+}
+
+/// The launches of a `topk` node.
+///
+/// # Errors
+/// As [`sort`].
+pub fn topk(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    ordered(s, cx, cx.attrs.get("largest").is_none() || cx.flag("largest")?)
+}
+
+/// The first elements of each row in order, and their places in it.
+fn ordered(s: &mut Sequence, cx: &OpCx, descending: bool) -> Result<(), Refusal> {
+    let (values, indices) = (s.output(0)?, s.output(1)?);
+    if values.shape().contains(&0) {
+        return Ok(());
     }
-    let descending = match op.name {
-        "topk" => cx.attrs.get("largest").is_none() || cx.flag("largest").map_err(fact)?,
-        _ => cx.flag("descending").map_err(fact)?,
-    };
-    let from = input(reads, 0)?;
-    let dim = sort::dim(cx).map_err(fact)?;
+    let from = s.input(0)?;
+    let dim = sort::dim(cx)?;
     let (before, n, after) = from.shape().around(dim);
-    let k = values.layout.shape.around(dim).1;
+    let k = values.shape().around(dim).1;
     if n > SORTED {
         return Err(Refusal::new(format!("rows of more than {SORTED} elements in order")));
     }
-    let s = &mut Sequence::new(chip, source);
     // Rows that are to be ordered lie together.
     let mut rows = even(&from, &[before, n, after])?.permuted(&[0, 2, 1]);
     if after > 1 {
@@ -80,11 +73,8 @@ pub fn sorted(
     ranked(s, &rows, &ranks, descending)?;
 
     // Result r is the element of rank r.
-    let turned = |t: &TensorView, operand: usize| {
-        let t = even(&Tensor::write(operand, t), &[before, k, after])?;
-        Ok::<_, Refusal>(t.permuted(&[0, 2, 1]))
-    };
-    let (values, indices) = (turned(values, 0)?, turned(indices, 1)?);
+    let turned = |t: &Tensor| Ok::<_, Refusal>(even(t, &[before, k, after])?.permuted(&[0, 2, 1]));
+    let (values, indices) = (turned(&values)?, turned(&indices)?);
     let mut b = RowBuilder::new(&[before, after, k], &[n]);
     let along = Access::dims(&[Some(0), Some(1), None, Some(2)]);
     let to = Access::dims(&[Some(0), Some(1), Some(2), None]);
@@ -101,7 +91,7 @@ pub fn sorted(
         b.store(rows.dtype(), to.clone(), value);
         b.store(I64, to, index);
         s.rows(&b.finish(), &[&ranks, &rows], &[&values, &indices])?;
-        return Ok(std::mem::take(&mut s.lowered));
+        return Ok(());
     }
     // Integers are moved as they are.
     let all = before * after * n;
@@ -123,7 +113,7 @@ pub fn sorted(
         gathered(s, sizes, &places, &rows, None, &found)?;
         s.copy(&found, &values)?;
     }
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// The rank of each element of rows, f32; NaN counts as largest.
@@ -192,18 +182,11 @@ fn ranked(s: &mut Sequence, rows: &Tensor, ranks: &Tensor, descending: bool) -> 
 ///
 /// # Errors
 /// A range of the data's own, and more elements than f32 counts.
-pub fn histogram(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let (from, to) = (input(reads, 0)?, Tensor::write(0, write));
+pub fn histogram(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let (from, to) = (s.input(0)?, s.output(0)?);
     let (bins, n) = (to.shape().numel(), from.shape().numel());
     let [low, high] = ["min", "max"].map(|name| cx.float(name));
-    let (low, high) = (low.map_err(fact)?, high.map_err(fact)?);
+    let (low, high) = (low?, high?);
     if low >= high || !(high - low).is_finite() {
         return Err(Refusal::new("a histogram over the range of its data"));
     }
@@ -212,7 +195,7 @@ pub fn histogram(
     }
     if n == 0 {
         s.fill(&to, 0.0)?;
-        return Ok(std::mem::take(&mut s.lowered));
+        return Ok(());
     }
     let from = even(&from, &[n])?;
     let places = s.scratch(F32, &[n])?;
@@ -230,26 +213,19 @@ pub fn histogram(
     let count = b.sum(count);
     b.store(to.dtype(), Access::dims(&[Some(0), None]), count);
     s.rows(&b.finish(), &[&places], &[&to])?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// The launches of a `searchsorted` node.
 ///
 /// # Errors
 /// Numbers of both classes, and integers of 64 bits.
-pub fn searched(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let (edges, values, to) = (input(reads, 0)?, input(reads, 1)?, Tensor::write(0, write));
+pub fn searched(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let (edges, values, to) = (s.input(0)?, s.input(1)?, s.output(0)?);
     if to.shape().contains(&0) {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let right = searchsorted::right(cx).map_err(fact)?;
+    let right = searchsorted::right(cx)?;
     let floats = |t: &Tensor| t.dtype().is_float() || small(t.dtype());
     let words = [&edges, &values].iter().all(|t| t.dtype() == I32);
     let alike = words || floats(&edges) && floats(&values);
@@ -286,5 +262,5 @@ pub fn searched(
     let count = b.expr(&x(0).cast(I32).cast(to.dtype()), &[count]);
     b.store(to.dtype(), own, count);
     s.rows(&b.finish(), &[&edges, &values], &[&to])?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }

@@ -4,18 +4,17 @@
 //! the host learns nothing of the groups: a step is launched whole, whatever tokens each expert has.
 
 use super::indexing::{push, words_of};
-use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
-use super::product::{Operand, input};
+use super::launch::{LoweredArg, LoweredLaunch, Refusal};
+use super::product::Operand;
 use super::sequence::{Sequence, Tensor};
 use super::source::attributed;
-use crate::chip::{Arch, Chip};
-use crate::kernel::{Elem, Source};
+use crate::chip::Arch;
+use crate::kernel::Elem;
 use crate::kernels::{CheckIndex, Grouped, Matmul, Matrix, check_index, grouped_matmul};
 use headwater_core::DType::{F32, I32, I64};
 use headwater_core::expr::{Expr, float, input as x};
 use headwater_core::ops::OpCx;
 use headwater_core::ops::linear::grouped_mm::Groups;
-use headwater_core::plan::TensorView;
 use headwater_core::row::{Access, Reduce, RowBuilder};
 use std::sync::Arc;
 
@@ -26,36 +25,20 @@ const ROWS: usize = 1 << 24;
 ///
 /// # Errors
 /// Types and shapes that the kernel does not take.
-pub fn product(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let groups = Groups::of(cx).map_err(|e| Refusal(e.message))?;
-    let operands = [input(reads, 0)?, input(reads, 1)?, Tensor::write(0, write)];
-    multiply(s, Grouped::Rows, &groups, &input(reads, 2)?, &operands)?;
-    Ok(std::mem::take(&mut s.lowered))
+pub fn product(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let groups = Groups::of(cx)?;
+    let (operands, offsets) = ([s.input(0)?, s.input(1)?, s.output(0)?], s.input(2)?);
+    multiply(s, Grouped::Rows, &groups, &offsets, &operands)
 }
 
 /// The launches of a `grouped_mm_weight_backward` node.
 ///
 /// # Errors
 /// Types and shapes that the kernel does not take.
-pub fn weight_gradient(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let groups = Groups::of(cx).map_err(|e| Refusal(e.message))?;
-    let operands = [input(reads, 0)?.transposed(), input(reads, 1)?, Tensor::write(0, write)];
-    multiply(s, Grouped::Sums, &groups, &input(reads, 2)?, &operands)?;
-    Ok(std::mem::take(&mut s.lowered))
+pub fn weight_gradient(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let groups = Groups::of(cx)?;
+    let (operands, offsets) = ([s.input(0)?.transposed(), s.input(1)?, s.output(0)?], s.input(2)?);
+    multiply(s, Grouped::Sums, &groups, &offsets, &operands)
 }
 
 /// `c = a · b` in groups. What no group writes is zero.

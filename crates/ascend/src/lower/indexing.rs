@@ -3,17 +3,16 @@
 //! Indices become places in a tensor, proved to be inside ([`places`]); then rows or elements are gathered, or summed or
 //! replaced by one core each, in the order of the indices. No sum is atomic.
 
-use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
+use super::launch::{LoweredArg, LoweredLaunch, Refusal};
 use super::product::even;
 use super::sequence::{Sequence, Tensor, behind};
 use super::source::attributed;
-use crate::chip::{Arch, Chip};
-use crate::kernel::{Elem, Program, Source};
+use crate::chip::Arch;
+use crate::kernel::{Elem, Program};
 use crate::kernels::{
     EmbeddingGrad, GatherRows, Operand, Places, Rung, Scatter, ScatterSum, Stages, embedding_grad,
     gather_rows, places, scatter_sum,
 };
-use headwater_core::diagnostic::Error;
 use headwater_core::expr::{Expr, input};
 use headwater_core::ops::OpCx;
 use headwater_core::ops::index::index_tensor::Indexing;
@@ -26,10 +25,6 @@ use std::sync::Arc;
 
 /// Most indices that each core looks through to find its own; more of them are sorted.
 const LOOKED_THROUGH: u64 = 16 << 10;
-
-fn fact(e: Error) -> Refusal {
-    Refusal(e.message)
-}
 
 /// Type of indices as kernels read them.
 pub(super) fn index_type(dtype: DType) -> Result<Elem, Refusal> {
@@ -56,12 +51,6 @@ pub(super) fn words_of(x: &Tensor) -> Result<Tensor, Refusal> {
     let shape: Shape = own.shape.iter().copied().chain([2]).collect();
     let layout = Layout { shape, strides: strides[..].into(), offset: own.offset * 2 };
     Ok(Tensor { arg: x.arg, view: TensorView { dtype: DType::I32, layout, ..x.view.clone() } })
-}
-
-/// An operand that is read.
-fn operand(reads: &[Option<TensorView>], i: usize) -> Result<Tensor, Refusal> {
-    let view = reads.get(i).and_then(Option::as_ref);
-    Ok(Tensor::read(i, view.ok_or_else(|| Refusal(format!("input {i} is missing")))?))
 }
 
 fn product(sizes: &[usize]) -> usize {
@@ -187,27 +176,20 @@ fn scattered(
 ///
 /// # Errors
 /// Types and shapes that have no kernel.
-pub fn gather(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let (x, index) = (operand(reads, 0)?, operand(reads, 1)?);
+pub fn gather(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let (x, index) = (s.input(0)?, s.input(1)?);
     if index.shape().contains(&0) {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let mut s = Sequence::new(chip, source);
-    let at = along(&mut s, cx, &x, &index)?;
+    let at = along(s, cx, &x, &index)?;
     let sizes = [index.shape().numel(), x.shape().numel(), 1];
-    gathered(&mut s, sizes, &at, &x, None, &Tensor::write(0, write))?;
-    Ok(s.lowered)
+    let out = s.output(0)?;
+    gathered(s, sizes, &at, &x, None, &out)
 }
 
 /// Places in `x` of the elements that an index of as many dimensions addresses along the attribute `dim`.
 fn along(s: &mut Sequence, cx: &OpCx, x: &Tensor, index: &Tensor) -> Result<Tensor, Refusal> {
-    let dim = cx.dim("dim", x.shape().rank()).map_err(fact)?;
+    let dim = cx.dim("dim", x.shape().rank())?;
     let strides = x.shape().strides();
     let stride = |d: usize| strides.get(d).map_or(1, |&s| s as usize);
     let positions: Vec<(usize, usize)> = (index.shape().iter().enumerate())
@@ -219,13 +201,8 @@ fn along(s: &mut Sequence, cx: &OpCx, x: &Tensor, index: &Tensor) -> Result<Tens
 }
 
 /// Rows that an indexing addresses: their places and number, the rows of the tensor, and elements of a row.
-fn indexed(
-    s: &mut Sequence,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    indexing: &Indexing,
-) -> Result<(Tensor, [usize; 3]), Refusal> {
-    let x = cx.shape(0).map_err(fact)?;
+fn indexed(s: &mut Sequence, cx: &OpCx, indexing: &Indexing) -> Result<(Tensor, [usize; 3]), Refusal> {
+    let x = cx.shape(0)?;
     let Some(&last) = indexing.dims.last() else { return Err(Refusal::new("no index at all")) };
     let (rows, row) = x.split_at(last + 1);
     let dim = product(row);
@@ -242,7 +219,7 @@ fn indexed(
     let end = indexing.first + indexing.index.rank();
     let mut all = Vec::new();
     for &d in &indexing.dims {
-        let index = operand(reads, d + 1)?;
+        let index = s.input(d + 1)?;
         // Repeated along the dimensions that it lacks.
         let own = &index.view.layout;
         let mut strides: Vec<isize> = vec![0; shape.rank()];
@@ -264,63 +241,49 @@ fn indexed(
 ///
 /// # Errors
 /// Types and shapes that have no kernel.
-pub fn index(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let indexing = Indexing::of(cx, cx.inputs.len()).map_err(fact)?;
+pub fn index(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let indexing = Indexing::of(cx, cx.inputs.len())?;
     if indexing.index.contains(&0) {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let mut s = Sequence::new(chip, source);
-    let (at, sizes) = indexed(&mut s, cx, reads, &indexing)?;
-    gathered(&mut s, sizes, &at, &operand(reads, 0)?, None, &Tensor::write(0, write))?;
-    Ok(s.lowered)
+    let (at, sizes) = indexed(s, cx, &indexing)?;
+    let (table, out) = (s.input(0)?, s.output(0)?);
+    gathered(s, sizes, &at, &table, None, &out)
 }
 
 /// ATen's `index_put`, by integers.
 ///
 /// # Errors
 /// Types and shapes that have no kernel.
-pub fn index_put(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
+pub fn index_put(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
     let end = cx.inputs.len().saturating_sub(1);
-    let indexing = Indexing::of(cx, end).map_err(fact)?;
-    let (x, values, out) = (operand(reads, 0)?, operand(reads, end)?, Tensor::write(0, write));
-    let mut s = Sequence::new(chip, source);
+    let indexing = Indexing::of(cx, end)?;
+    let (x, values, out) = (s.input(0)?, s.input(end)?, s.output(0)?);
     if indexing.out.contains(&0) {
         s.copy(&x, &out)?;
-        return Ok(s.lowered);
+        return Ok(());
     }
-    let accumulate = cx.flag("accumulate").map_err(fact)?;
-    let (at, sizes @ [indices, rows, dim]) = indexed(&mut s, cx, reads, &indexing)?;
+    let accumulate = cx.flag("accumulate")?;
+    let (at, sizes @ [indices, rows, dim]) = indexed(s, cx, &indexing)?;
     let values = repeated(&values, &indexing.out);
     if dim == 1 && (!accumulate || !x.dtype().is_float() || indices as u64 <= LOOKED_THROUGH) {
-        let values = contiguous(&mut s, &values)?;
+        let values = contiguous(s, &values)?;
         let scatter = if accumulate { Scatter::SumOnto } else { Scatter::Replace };
         let shape = flat(scatter, x.dtype(), indices, rows)?;
-        scattered(&mut s, &shape, [Some(&at), Some(&values), Some(&x)], &out, false)?;
-        return Ok(s.lowered);
+        scattered(s, &shape, [Some(&at), Some(&values), Some(&x)], &out, false)?;
+        return Ok(());
     }
     if accumulate {
-        summed(&mut s, sizes, &at, &x, &values, &out)?;
-        return Ok(s.lowered);
+        summed(s, sizes, &at, &x, &values, &out)?;
+        return Ok(());
     }
     // The last position of each row, whose values it gets.
-    let values = contiguous(&mut s, &values)?;
+    let values = contiguous(s, &values)?;
     let winners = s.scratch(DType::I32, &[rows])?;
     let shape = flat(Scatter::Position, DType::I32, indices, rows)?;
-    scattered(&mut s, &shape, [Some(&at), None, None], &winners, false)?;
-    gathered(&mut s, [rows, indices, dim], &winners, &values, Some(&x), &out)?;
-    Ok(s.lowered)
+    scattered(s, &shape, [Some(&at), None, None], &winners, false)?;
+    gathered(s, [rows, indices, dim], &winners, &values, Some(&x), &out)?;
+    Ok(())
 }
 
 /// `out = x`, plus the values of each row, in f32.
@@ -423,14 +386,8 @@ fn element(scatter: Scatter, dtype: DType) -> Result<Elem, Refusal> {
 ///
 /// # Errors
 /// Types, shapes and reductions that have no kernel.
-pub fn scatter(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let combine = scatter::combine(cx).map_err(fact)?;
+pub fn scatter(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let combine = scatter::combine(cx)?;
     let (how, identity) = match combine {
         Combine::Replace => (Scatter::Replace, 0.0),
         Combine::Sum | Combine::Mean => (Scatter::SumOnto, 0.0),
@@ -438,32 +395,30 @@ pub fn scatter(
         Combine::Max => (Scatter::MaxOnto, f64::NEG_INFINITY),
         Combine::Min => (Scatter::MinOnto, f64::INFINITY),
     };
-    let keeps = combine == Combine::Replace || scatter::include_self(cx).map_err(fact)?;
+    let keeps = combine == Combine::Replace || scatter::include_self(cx)?;
     let plain = keeps && combine != Combine::Mean;
-    let (x, index, out) = (operand(reads, 0)?, operand(reads, 1)?, Tensor::write(0, write));
-    let mut s = Sequence::new(chip, source);
+    let (x, index, out) = (s.input(0)?, s.input(1)?, s.output(0)?);
     if index.shape().contains(&0) {
         s.copy(&x, &out)?;
-        return Ok(s.lowered);
+        return Ok(());
     }
-    let values = match reads.get(2) {
-        Some(Some(_)) => {
-            let src = operand(reads, 2)?;
+    let values = match s.optional(2) {
+        Some(src) => {
             // The part that the index covers; a scalar counts as one element along one dimension.
             let mut strides = src.view.layout.strides.clone();
             strides.resize(index.shape().rank(), 1);
             let layout = Layout { shape: index.shape().clone(), strides, offset: src.view.layout.offset };
-            contiguous(&mut s, &Tensor { arg: src.arg, view: TensorView { layout, ..src.view.clone() } })?
+            contiguous(s, &Tensor { arg: src.arg, view: TensorView { layout, ..src.view.clone() } })?
         }
         _ => {
             let values = s.scratch(x.dtype(), index.shape())?;
-            let value = scalar(cx, "value", x.dtype()).map_err(fact)?;
+            let value = scalar(cx, "value", x.dtype())?;
             let program = RowProgram::pointwise(&[], index.shape(), &[x.dtype()], &[value]);
             s.rows(&program, &[], &[&values])?;
             values
         }
     };
-    let dim = cx.dim("dim", x.shape().rank()).map_err(fact)?;
+    let dim = cx.dim("dim", x.shape().rank())?;
     let rank = x.shape().rank();
     let whole = index.shape().rank() == rank
         && index.shape().iter().zip(x.shape().iter()).take(dim).all(|(a, b)| a == b);
@@ -476,18 +431,18 @@ pub fn scatter(
             from: index.shape()[dim] as u64,
             to: x.shape()[dim] as u64,
         };
-        scattered(&mut s, &shape, [Some(&index), Some(&values), Some(&x)], &out, true)?;
-        return Ok(s.lowered);
+        scattered(s, &shape, [Some(&index), Some(&values), Some(&x)], &out, true)?;
+        return Ok(());
     }
-    let at = along(&mut s, cx, &x, &index)?;
+    let at = along(s, cx, &x, &index)?;
     let sizes = [index.shape().numel(), x.shape().numel()];
     let onto = |s: &mut Sequence, values: &Tensor, base: &Tensor, to: &Tensor| {
         let shape = flat(how, base.dtype(), sizes[0], sizes[1])?;
         scattered(s, &shape, [Some(&at), Some(values), Some(base)], to, false)
     };
     if plain {
-        onto(&mut s, &values, &x, &out)?;
-        return Ok(s.lowered);
+        onto(s, &values, &x, &out)?;
+        return Ok(());
     }
     if !x.dtype().is_float() {
         return Err(Refusal(format!("a scatter of {} without the old values, or of means", x.dtype())));
@@ -499,15 +454,15 @@ pub fn scatter(
         // Old values at places that are written do not take part.
         let last = s.scratch(DType::I32, x.shape())?;
         let shape = flat(Scatter::Position, DType::I32, sizes[0], sizes[1])?;
-        scattered(&mut s, &shape, [Some(&at), None, None], &last, false)?;
+        scattered(s, &shape, [Some(&at), None, None], &last, false)?;
         let inputs = [(DType::I32, &x.shape()[..]), (x.dtype(), &x.shape()[..])];
         let fresh = input(0).lt(Expr::Int(0)).select(input(1), Expr::Float(identity));
         base = s.scratch(dtype, x.shape())?;
         s.rows(&RowProgram::pointwise(&inputs, x.shape(), &[dtype], &[fresh]), &[&last, &x], &[&base])?;
     }
     if !means {
-        onto(&mut s, &values, &base, &out)?;
-        return Ok(s.lowered);
+        onto(s, &values, &base, &out)?;
+        return Ok(());
     }
     let wide = |s: &mut Sequence, t: &Tensor| match t.dtype() {
         DType::F32 => Ok(t.clone()),
@@ -517,16 +472,16 @@ pub fn scatter(
             Ok::<_, Refusal>(wide)
         }
     };
-    let (base, values) = (wide(&mut s, &base)?, wide(&mut s, &values)?);
+    let (base, values) = (wide(s, &base)?, wide(s, &values)?);
     let [sums, start, counts] = [(); 3].map(|()| s.scratch(DType::F32, x.shape()));
     let (sums, start, counts) = (sums?, start?, counts?);
     let ones = s.scratch(DType::F32, values.shape())?;
     s.fill(&start, if keeps { 1.0 } else { 0.0 })?;
     s.fill(&ones, 1.0)?;
-    onto(&mut s, &values, &base, &sums)?;
-    onto(&mut s, &ones, &start, &counts)?;
+    onto(s, &values, &base, &sums)?;
+    onto(s, &ones, &start, &counts)?;
     let inputs = [(DType::F32, &x.shape()[..]); 2];
     let mean = input(0) / input(1).max(Expr::Float(1.0));
     s.rows(&RowProgram::pointwise(&inputs, x.shape(), &[x.dtype()], &[mean]), &[&sums, &counts], &[&out])?;
-    Ok(s.lowered)
+    Ok(())
 }

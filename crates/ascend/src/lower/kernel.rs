@@ -5,10 +5,11 @@
 
 use super::expand::whole;
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
-use super::product::{affine, product};
+use super::sequence::Sequence;
 use super::source::attributed;
 use super::{
-    attention, constant, convolution, counting, grouped, indexing, recurrent, resample, segment, tables,
+    attention, constant, convolution, counting, grouped, indexing, product, recurrent, resample, segment,
+    tables,
 };
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
@@ -41,14 +42,16 @@ pub fn kernel(
     if let Some(expansion) = headwater_core::expand::find(op) {
         return Err(whole(expansion, &cx, outs));
     }
-    if takes_strides(op) {
-        return composed(chip, together, op, &cx, &step.reads, &step.writes, source);
-    }
-    if !step.reads.iter().flatten().chain(&step.writes).all(|v| v.layout.is_contiguous()) {
+    let composed = find(op);
+    let contiguous = step.reads.iter().flatten().chain(&step.writes).all(|v| v.layout.is_contiguous());
+    if !contiguous && !composed.is_some_and(|composed| composed.strided) {
         return Err(Refusal::new("operands that are not contiguous"));
     }
-    if is_sequence(op) {
-        return composed(chip, together, op, &cx, &step.reads, &step.writes, source);
+    if let Some(composed) = composed {
+        let mut s = Sequence::new(chip, source).of(&step.reads, &step.writes);
+        s.together = together;
+        (composed.launches)(&mut s, &cx)?;
+        return Ok(s.lowered);
     }
     let lowered = choose(chip, op, &cx, outs)?;
     let launches = lowered.launches.into_iter().map(|launch| {
@@ -60,9 +63,7 @@ pub fn kernel(
 
 /// True if an operator has a kernel on a chip, for contiguous operands of these types.
 pub fn has_kernel(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bool {
-    if !takes_strides(op) && !is_sequence(op) {
-        return choose(chip, op, cx, outs).is_ok();
-    }
+    let Some(composed) = find(op) else { return choose(chip, op, cx, outs).is_ok() };
     let view = |ty: &TensorType| TensorView {
         place: Place { segment: SegmentId(0), offset: 0 },
         dtype: ty.dtype,
@@ -71,104 +72,73 @@ pub fn has_kernel(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bo
     let reads: Vec<Option<TensorView>> = cx.inputs.iter().map(|ty| ty.map(view)).collect();
     let writes: Vec<TensorView> = outs.iter().map(view).collect();
     let source = Source { op: op.name.into(), origin: Origin::default() };
-    composed(chip, false, op, cx, &reads, &writes, &source).is_ok()
+    let mut s = Sequence::new(chip, &source).of(&reads, &writes);
+    (composed.launches)(&mut s, cx).is_ok()
 }
 
 /// True if the kernels of an operator take operands as they lie: those that are composed of products.
 pub fn takes_strides(op: &OpDef) -> bool {
-    matches!(
-        op.name,
-        "matmul"
-            | "linear"
-            | "attention"
-            | "attention_backward"
-            | "convolution"
-            | "convolution_input_grad"
-            | "convolution_weight_grad"
-            | "_grouped_mm"
-            | "grouped_mm_weight_backward"
-    )
+    find(op).is_some_and(|composed| composed.strided)
 }
 
-/// True if an operator is a sequence of launches over contiguous operands.
-fn is_sequence(op: &OpDef) -> bool {
-    matches!(
-        op.name,
-        "col2im"
-            | "constant"
-            | "gather"
-            | "gather_rows"
-            | "gru_layer"
-            | "gru_layer_backward"
-            | "histc"
-            | "im2col"
-            | "index"
-            | "_index_put_impl"
-            | "lstm_layer"
-            | "lstm_layer_backward"
-            | "rnn_layer"
-            | "rnn_layer_backward"
-            | "scatter"
-            | "searchsorted"
-            | "segment_spread"
-            | "segment_sum_pair"
-            | "sort"
-            | "topk"
-            | "update_rows"
-            | "upsample2d"
-            | "upsample2d_backward"
-    )
+/// An operator that is a sequence of launches.
+struct Composed {
+    op: &'static str,
+    /// True if operands are taken as they lie; otherwise they are contiguous.
+    strided: bool,
+    launches: fn(&mut Sequence, &OpCx) -> Result<(), Refusal>,
 }
 
-/// The launches of an operator that [`takes_strides`] or [`is_sequence`].
-fn composed(
-    chip: &Chip,
-    together: bool,
-    op: &OpDef,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    writes: &[TensorView],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    match op.name {
-        "attention" => return attention::attention(chip, together, cx, reads, writes, source),
-        "attention_backward" => return attention::attention_backward(chip, cx, reads, writes, source),
-        "gru_layer" => return recurrent::gru(chip, cx, reads, writes, source),
-        "gru_layer_backward" => return recurrent::gru_backward(chip, cx, reads, writes, source),
-        "rnn_layer" => return recurrent::rnn(chip, cx, reads, writes, source),
-        "rnn_layer_backward" => return recurrent::rnn_backward(chip, cx, reads, writes, source),
-        "lstm_layer" => return recurrent::lstm(chip, cx, reads, writes, source),
-        "lstm_layer_backward" => return recurrent::lstm_backward(chip, cx, reads, writes, source),
-        "sort" | "topk" => return counting::sorted(chip, op, cx, reads, writes, source),
-        _ => {}
-    }
-    let [write] = writes else { return Err(Refusal::new("more than one result")) };
-    match op.name {
-        "constant" => constant::constant(chip, cx, write, source),
-        "gather" => indexing::gather(chip, cx, reads, write, source),
-        "gather_rows" => tables::rows(chip, reads, write, source),
-        "update_rows" => tables::update_rows(chip, reads, write, source),
-        "index" => indexing::index(chip, cx, reads, write, source),
-        "_index_put_impl" => indexing::index_put(chip, cx, reads, write, source),
-        "scatter" => indexing::scatter(chip, cx, reads, write, source),
-        "_grouped_mm" => grouped::product(chip, cx, reads, write, source),
-        "grouped_mm_weight_backward" => grouped::weight_gradient(chip, cx, reads, write, source),
-        "histc" => counting::histogram(chip, cx, reads, write, source),
-        "segment_spread" => segment::spread(chip, cx, reads, write, source),
-        "segment_sum_pair" => segment::sums(chip, cx, reads, write, source),
-        "searchsorted" => counting::searched(chip, cx, reads, write, source),
-        "linear" => affine(chip, cx, reads, write, source),
-        "matmul" => product(chip, cx, reads, write, source),
-        "col2im" => convolution::col2im(chip, cx, reads, write, source),
-        "im2col" => convolution::im2col(chip, cx, reads, write, source),
-        "convolution" => convolution::convolution(chip, cx, reads, write, source),
-        "convolution_input_grad" => convolution::convolution_input_grad(chip, cx, reads, write, source),
-        "convolution_weight_grad" => convolution::convolution_weight_grad(chip, cx, reads, write, source),
-        "upsample2d" => resample::resample(chip, cx, false, reads, write, source),
-        "upsample2d_backward" => resample::resample(chip, cx, true, reads, write, source),
-        name => Err(Refusal(format!("`{name}` has no kernel yet"))),
-    }
+/// The entry of an operator in the table, if it has one.
+fn find(op: &OpDef) -> Option<&'static Composed> {
+    COMPOSED.iter().find(|composed| composed.op == op.name)
 }
+
+/// Of products, over operands as they lie.
+const fn strided(op: &'static str, launches: fn(&mut Sequence, &OpCx) -> Result<(), Refusal>) -> Composed {
+    Composed { op, strided: true, launches }
+}
+
+/// Over contiguous operands.
+const fn contiguous(op: &'static str, launches: fn(&mut Sequence, &OpCx) -> Result<(), Refusal>) -> Composed {
+    Composed { op, strided: false, launches }
+}
+
+/// Operators that are sequences of launches.
+static COMPOSED: [Composed; 32] = [
+    strided("matmul", product::product),
+    strided("linear", product::affine),
+    strided("attention", attention::attention),
+    strided("attention_backward", attention::attention_backward),
+    strided("convolution", convolution::convolution),
+    strided("convolution_input_grad", convolution::convolution_input_grad),
+    strided("convolution_weight_grad", convolution::convolution_weight_grad),
+    strided("_grouped_mm", grouped::product),
+    strided("grouped_mm_weight_backward", grouped::weight_gradient),
+    contiguous("col2im", convolution::col2im),
+    contiguous("im2col", convolution::im2col),
+    contiguous("constant", constant::constant),
+    contiguous("gather", indexing::gather),
+    contiguous("index", indexing::index),
+    contiguous("_index_put_impl", indexing::index_put),
+    contiguous("scatter", indexing::scatter),
+    contiguous("gather_rows", tables::rows),
+    contiguous("update_rows", tables::update_rows),
+    contiguous("gru_layer", recurrent::gru),
+    contiguous("gru_layer_backward", recurrent::gru_backward),
+    contiguous("lstm_layer", recurrent::lstm),
+    contiguous("lstm_layer_backward", recurrent::lstm_backward),
+    contiguous("rnn_layer", recurrent::rnn),
+    contiguous("rnn_layer_backward", recurrent::rnn_backward),
+    contiguous("histc", counting::histogram),
+    contiguous("searchsorted", counting::searched),
+    contiguous("sort", counting::sort),
+    contiguous("topk", counting::topk),
+    contiguous("segment_spread", segment::spread),
+    contiguous("segment_sum_pair", segment::sums),
+    contiguous("upsample2d", resample::upsample),
+    contiguous("upsample2d_backward", resample::upsample_backward),
+];
 
 type Chosen = (Program, Vec<LoweredArg>, u32);
 
@@ -236,13 +206,12 @@ fn embedding(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refu
 
 fn checked_index(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
     let index = input(cx, 0)?;
-    let fact = |e: headwater_core::diagnostic::Error| Refusal(e.message);
     let shape = CheckIndex {
         index: index_type(index.dtype)?,
         indices: index.shape.numel() as u64,
-        limit: cx.size("limit").map_err(fact)? as u64,
-        wrap: cx.flag("wrap").map_err(fact)?,
-        ignored: cx.opt_int("ignore_index").map_err(fact)?,
+        limit: cx.size("limit")? as u64,
+        wrap: cx.flag("wrap")?,
+        ignored: cx.opt_int("ignore_index")?,
     };
     let program = check_index(chip.arch, &shape)?;
     let args = vec![read(0), write(0), LoweredArg::Fault { limit: shape.limit }];
@@ -252,7 +221,7 @@ fn checked_index(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
 
 fn embedding_backward(chip: &Chip, cx: &OpCx) -> Result<Lowered, Refusal> {
     let (grad, index) = (input(cx, 0)?, input(cx, 1)?);
-    let options = EmbeddingGradOptions::of(cx).map_err(|e| Refusal(e.message))?;
+    let options = EmbeddingGradOptions::of(cx)?;
     let elem = Elem::of(grad.dtype).ok_or_else(|| Refusal(format!("gradients in {}", grad.dtype)))?;
     let rows = options.num_weights as u64;
     let shape = EmbeddingGrad {
@@ -308,11 +277,10 @@ fn maximum_backward(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chose
 }
 
 fn uniform(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusal> {
-    let fact = |e: headwater_core::diagnostic::Error| Refusal(e.message);
     if outs[0].dtype != DType::F32 {
         return Err(Refusal(format!("random numbers in {}", outs[0].dtype)));
     }
-    let (stream, first) = (philox::number(cx).map_err(fact)?, philox::first(cx).map_err(fact)?);
+    let (stream, first) = (philox::number(cx)?, philox::first(cx)?);
     let numbers = outs[0].shape.numel() as u64;
     let program = philox_uniform(chip.arch, numbers)?;
     let args = vec![read(0), write(0), LoweredArg::Int(stream.into()), LoweredArg::Int(first as i64 / 4)];

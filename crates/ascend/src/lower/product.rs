@@ -5,16 +5,15 @@
 //! sums, since the cube transposes 16-bit elements alone. Further dimensions of batch are launches of their own. On 310P,
 //! whose cube has no f32, such operands are split into parts of f16 (`split`).
 
-use super::launch::{Lowered, LoweredLaunch, Refusal};
+use super::launch::{LoweredLaunch, Refusal};
 use super::sequence::{Sequence, Tensor, behind};
 use super::source::attributed;
-use crate::chip::{Arch, Chip};
-use crate::kernel::{Elem, Source};
+use crate::chip::Arch;
+use crate::kernel::Elem;
 use crate::kernels::{Matmul, Matrix, matmul};
 use headwater_core::axes::{Axis, merge};
 use headwater_core::expr::input as x;
 use headwater_core::ops::{OpCx, linear};
-use headwater_core::plan::TensorView;
 use headwater_core::row::RowProgram;
 use std::sync::Arc;
 
@@ -70,41 +69,27 @@ impl Operand {
 ///
 /// # Errors
 /// Types and shapes that the kernel does not take.
-pub fn product(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let dims = linear::matmul::Dims::of(cx).map_err(|e| Refusal(e.message))?;
-    let mut s = Sequence::new(chip, source);
-    let a = s.shaped(&input(reads, 0)?, &dims.left)?;
-    let b = s.shaped(&input(reads, 1)?, &dims.right)?;
-    let c = even(&Tensor::write(0, write), &[&dims.batch[..], &[dims.m, dims.n]].concat())?;
+pub fn product(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let dims = linear::matmul::Dims::of(cx)?;
+    let a = s.shaped(&s.input(0)?, &dims.left)?;
+    let b = s.shaped(&s.input(1)?, &dims.right)?;
+    let c = even(&s.output(0)?, &[&dims.batch[..], &[dims.m, dims.n]].concat())?;
     s.product(&a, &b, None, &c)?;
-    Ok(s.lowered)
+    Ok(())
 }
 
 /// The launches of a `linear` node.
 ///
 /// # Errors
 /// Types and shapes that the kernel does not take.
-pub fn affine(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let dims = linear::linear::Dims::of(cx).map_err(|e| Refusal(e.message))?;
-    let mut s = Sequence::new(chip, source);
-    let a = s.shaped(&input(reads, 0)?, &[dims.m, dims.k])?;
-    let b = s.shaped(&input(reads, 1)?, &[dims.n, dims.k])?.transposed();
-    let bias = reads.get(2).and_then(Option::as_ref).map(|view| Tensor::read(2, view));
-    let c = even(&Tensor::write(0, write), &[dims.m, dims.n])?;
+pub fn affine(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let dims = linear::linear::Dims::of(cx)?;
+    let a = s.shaped(&s.input(0)?, &[dims.m, dims.k])?;
+    let b = s.shaped(&s.input(1)?, &[dims.n, dims.k])?.transposed();
+    let bias = s.optional(2);
+    let c = even(&s.output(0)?, &[dims.m, dims.n])?;
     s.product(&a, &b, bias.as_ref(), &c)?;
-    Ok(s.lowered)
+    Ok(())
 }
 
 /// True for products onto rows of less than a block that lie together, where there are enough of them, and sums of a block
@@ -114,12 +99,6 @@ fn narrow(b: &Tensor, c: &Tensor) -> bool {
     let (columns, terms) = (shape[shape.rank() - 1], b.shape()[b.shape().rank() - 2]);
     let many = shape.checked_numel().is_some_and(|n| n >= NARROW);
     columns < BLOCK && terms >= BLOCK && c.view.layout.is_contiguous() && many
-}
-
-/// Input `i` of a step, which is there.
-pub(super) fn input(reads: &[Option<TensorView>], i: usize) -> Result<Tensor, Refusal> {
-    let view = reads.get(i).and_then(Option::as_ref);
-    view.map(|view| Tensor::read(i, view)).ok_or_else(|| Refusal(format!("input {i} is missing")))
 }
 
 /// An operand with another shape of the same elements in the same order.

@@ -5,17 +5,14 @@
 //! factor needs no gather: it is one row program.
 
 use super::indexing::gathered;
-use super::launch::{Lowered, Refusal};
-use super::product::{even, input};
+use super::launch::Refusal;
+use super::product::even;
 use super::sequence::{Sequence, Tensor};
-use crate::chip::Chip;
-use crate::kernel::Source;
 use headwater_core::DType::{F32, I32};
 use headwater_core::expr::{Expr, float, input as x};
 use headwater_core::ops::OpCx;
 use headwater_core::ops::image::resample::ResampledAxis;
 use headwater_core::ops::image::upsample2d::axes;
-use headwater_core::plan::TensorView;
 use headwater_core::row::{Access, RowBuilder, RowProgram};
 
 /// Most inputs that a sum has.
@@ -24,25 +21,30 @@ const TAPS: usize = 16;
 /// Terms of each result along an axis: where they come from, and their weights.
 type Terms = Vec<Vec<(usize, f64)>>;
 
-/// The launches of an `upsample2d` or `upsample2d_backward` node.
+/// The launches of an `upsample2d` node.
 ///
 /// # Errors
 /// Sums of too many terms, and lines without a kernel.
-pub fn resample(
-    chip: &Chip,
-    cx: &OpCx,
-    backward: bool,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let (from, to) = (input(reads, 0)?, Tensor::write(0, write));
+pub fn upsample(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    resample(s, cx, false)
+}
+
+/// The launches of an `upsample2d_backward` node.
+///
+/// # Errors
+/// As [`upsample`].
+pub fn upsample_backward(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    resample(s, cx, true)
+}
+
+/// Weighted sums along both dimensions, or their gradient.
+fn resample(s: &mut Sequence, cx: &OpCx, backward: bool) -> Result<(), Refusal> {
+    let (from, to) = (s.input(0)?, s.output(0)?);
     if to.shape().contains(&0) {
-        return Ok(Lowered::default());
+        return Ok(());
     }
     let image = if backward { to.shape().clone() } else { from.shape().clone() };
-    let (axes, lead) = axes(cx, &image).map_err(|e| Refusal(e.message))?;
+    let (axes, lead) = axes(cx, &image)?;
     let planes = lead.iter().product();
     let planar = |t: &Tensor| {
         let [.., rows, columns] = t.shape()[..] else {
@@ -53,7 +55,7 @@ pub fn resample(
     let (from, to) = (planar(&from)?, planar(&to)?);
     if let [Some(rows), Some(columns)] = axes.map(|a| factor(&a)) {
         repeated(s, [rows, columns], backward, &from, &to)?;
-        return Ok(std::mem::take(&mut s.lowered));
+        return Ok(());
     }
     let [rows, columns] = axes.map(|a| terms(&a, backward));
     // Along columns, whose lines lie apart: transposed.
@@ -67,13 +69,13 @@ pub fn resample(
     }
     if still(&rows, height) {
         s.copy(&have, &to)?;
-        return Ok(std::mem::take(&mut s.lowered));
+        return Ok(());
     }
     if !have.view.layout.is_contiguous() {
         have = s.copied(&have)?;
     }
     weighed(s, &have, &rows, &to)?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// The factor of an axis whose every input is repeated so many times.

@@ -6,16 +6,13 @@
 //! 2017), and the results likewise until each parameter has one.
 
 use super::indexing::gathered;
-use super::launch::{Lowered, Refusal};
-use super::product::{even, input};
+use super::launch::Refusal;
+use super::product::even;
 use super::sequence::{Sequence, Tensor};
-use crate::chip::Chip;
-use crate::kernel::Source;
 use headwater_core::DType::{F32, I32};
 use headwater_core::expr::{Expr, float, input as x};
 use headwater_core::ops::OpCx;
 use headwater_core::ops::update::segment::segments;
-use headwater_core::plan::TensorView;
 use headwater_core::row::{Access, Reg, RowBuilder};
 use std::ops::Range;
 
@@ -29,24 +26,17 @@ const TERMS: usize = 8;
 ///
 /// # Errors
 /// Types and shapes without a kernel.
-pub fn spread(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let (from, to) = (input(reads, 0)?, Tensor::write(0, write));
+pub fn spread(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let (from, to) = (s.input(0)?, s.output(0)?);
     let blocks = to.shape()[0];
-    let segments = segments(cx, blocks).map_err(|e| Refusal(e.message))?;
+    let segments = segments(cx, blocks)?;
     if blocks == 0 {
-        return Ok(Lowered::default());
+        return Ok(());
     }
     let numbers = segments.iter().enumerate().flat_map(|(i, s)| s.clone().map(move |_| i));
     let at = indices(s, numbers)?;
     gathered(s, [blocks, segments.len(), 1], &at, &from, None, &to)?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// A constant vector of indices.
@@ -61,19 +51,12 @@ fn indices(s: &mut Sequence, numbers: impl Iterator<Item = usize>) -> Result<Ten
 ///
 /// # Errors
 /// Types and shapes without a kernel.
-pub fn sums(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let s = &mut Sequence::new(chip, source);
-    let (from, to) = (input(reads, 0)?, Tensor::write(0, write));
+pub fn sums(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let (from, to) = (s.input(0)?, s.output(0)?);
     let blocks = from.shape()[0];
-    let mut ranges = segments(cx, blocks).map_err(|e| Refusal(e.message))?;
+    let mut ranges = segments(cx, blocks)?;
     if ranges.is_empty() {
-        return Ok(Lowered::default());
+        return Ok(());
     }
     let results = [0, 1].map(|i| to.part(0, i, 1).and_then(|t| even(&t, &[1, ranges.len()])));
     let [hi, lo] = results;
@@ -105,7 +88,7 @@ pub fn sums(
         }
         if longest <= WIDTH {
             added(s, columns, &results)?;
-            return Ok(std::mem::take(&mut s.lowered));
+            return Ok(());
         }
         have = vec![padded(s, count)?, padded(s, count)?];
         let to = |t: &Tensor| t.part(0, 0, count).and_then(|t| even(&t, &[1, count]));

@@ -137,6 +137,10 @@ fn moved(arg: LoweredArg, by: i64) -> LoweredArg {
 pub(super) struct Sequence<'a> {
     pub chip: &'a Chip,
     pub source: &'a Source,
+    /// True if cores of both kinds can wait for each other, as of [`super::step`].
+    pub together: bool,
+    reads: &'a [Option<TensorView>],
+    writes: &'a [TensorView],
     pub lowered: Lowered,
     /// End of the scratch memory that is taken.
     taken: u64,
@@ -144,7 +148,34 @@ pub(super) struct Sequence<'a> {
 
 impl<'a> Sequence<'a> {
     pub fn new(chip: &'a Chip, source: &'a Source) -> Sequence<'a> {
-        Sequence { chip, source, lowered: Lowered::default(), taken: 0 }
+        let lowered = Lowered::default();
+        Sequence { chip, source, together: false, reads: &[], writes: &[], lowered, taken: 0 }
+    }
+
+    /// The same, over the operands of a step.
+    pub fn of(self, reads: &'a [Option<TensorView>], writes: &'a [TensorView]) -> Sequence<'a> {
+        Sequence { reads, writes, ..self }
+    }
+
+    /// An input of the step.
+    pub fn input(&self, i: usize) -> Result<Tensor, Refusal> {
+        self.optional(i).ok_or_else(|| Refusal(format!("input {i} is missing")))
+    }
+
+    /// An input that may be left out.
+    pub fn optional(&self, i: usize) -> Option<Tensor> {
+        self.reads.get(i).and_then(Option::as_ref).map(|view| Tensor::read(i, view))
+    }
+
+    /// An output of the step.
+    pub fn output(&self, i: usize) -> Result<Tensor, Refusal> {
+        let view = self.writes.get(i).ok_or_else(|| Refusal(format!("there is no output {i}")))?;
+        Ok(Tensor::write(i, view))
+    }
+
+    /// All outputs of the step.
+    pub fn outputs(&self) -> Vec<Tensor> {
+        self.writes.iter().enumerate().map(|(i, view)| Tensor::write(i, view)).collect()
     }
 
     /// A contiguous tensor in scratch memory. It is there until [`Sequence::release`].

@@ -1,13 +1,10 @@
 //! Rows of a table by number, read and replaced: an optimizer's update of the rows that a sparse gradient has.
 
 use super::indexing::{gathered, index_type, push, words};
-use super::launch::{Lowered, LoweredArg, Refusal};
-use super::product::input;
+use super::launch::{LoweredArg, Refusal};
 use super::sequence::{Sequence, Tensor};
-use crate::chip::Chip;
-use crate::kernel::Source;
 use crate::kernels::{CheckIndex, GatherRows, check_index, scatter_rows};
-use headwater_core::plan::TensorView;
+use headwater_core::ops::OpCx;
 
 /// Numbers of a table's rows, proved to be inside or -1.
 fn numbers(s: &mut Sequence, given: &Tensor, rows: usize) -> Result<Tensor, Refusal> {
@@ -30,43 +27,33 @@ fn numbers(s: &mut Sequence, given: &Tensor, rows: usize) -> Result<Tensor, Refu
 ///
 /// # Errors
 /// Types and shapes that have no kernel.
-pub fn rows(
-    chip: &Chip,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let (table, out) = (input(reads, 0)?, Tensor::write(0, write));
+pub fn rows(s: &mut Sequence, _: &OpCx) -> Result<(), Refusal> {
+    let (table, out) = (s.input(0)?, s.output(0)?);
     let [count, width] = out.shape()[..] else { return Err(Refusal::new("a table of another rank")) };
     if count * width == 0 {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let mut s = Sequence::new(chip, source);
     let height = table.shape()[0];
-    let at = numbers(&mut s, &input(reads, 1)?, height)?;
+    let given = s.input(1)?;
+    let at = numbers(s, &given, height)?;
     let zeros = s.scratch(table.dtype(), out.shape())?;
     s.fill(&zeros, 0.0)?;
-    gathered(&mut s, [count, height, width], &at, &table, Some(&zeros), &out)?;
-    Ok(s.lowered)
+    gathered(s, [count, height, width], &at, &table, Some(&zeros), &out)?;
+    Ok(())
 }
 
 /// The launches of an `update_rows` node, which replaces rows of the table where it lies.
 ///
 /// # Errors
 /// Types and shapes that have no kernel.
-pub fn update_rows(
-    chip: &Chip,
-    reads: &[Option<TensorView>],
-    write: &TensorView,
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let (values, out) = (input(reads, 2)?, Tensor::write(0, write));
+pub fn update_rows(s: &mut Sequence, _: &OpCx) -> Result<(), Refusal> {
+    let (values, out) = (s.input(2)?, s.output(0)?);
     let [height, width] = out.shape()[..] else { return Err(Refusal::new("a table of another rank")) };
     if values.shape().contains(&0) {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let mut s = Sequence::new(chip, source);
-    let at = numbers(&mut s, &input(reads, 1)?, height)?;
+    let given = s.input(1)?;
+    let at = numbers(s, &given, height)?;
     let (elem, dim) = words(out.dtype(), width as u64);
     let shape = GatherRows {
         elem,
@@ -76,7 +63,7 @@ pub fn update_rows(
         dim,
         merged: false,
     };
-    let program = scatter_rows(chip.arch, &shape)?;
-    push(&mut s, program, vec![at.arg, values.arg, out.arg], shape.reports());
-    Ok(s.lowered)
+    let program = scatter_rows(s.chip.arch, &shape)?;
+    push(s, program, vec![at.arg, values.arg, out.arg], shape.reports());
+    Ok(())
 }

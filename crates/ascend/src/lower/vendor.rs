@@ -5,18 +5,18 @@
 //! kernel of ours. What an operator does not state, such as a query that sees no key, is left to our own kernels.
 
 use super::launch::{Lowered, LoweredArg, Refusal};
-use super::product::{even, input};
+use super::product::even;
 use super::sequence::{Sequence, Tensor};
 use crate::aclnn::{Attention, Call, Format, Function, Operand, Window};
 use crate::chip::{Arch, Chip};
 use crate::kernel::Source;
+use headwater_core::DType;
 use headwater_core::graph::Origin;
 use headwater_core::ops::attention::attention as heads;
 use headwater_core::ops::conv::convolution as conv;
 use headwater_core::ops::conv::geometry::Conv;
 use headwater_core::ops::{OpCx, linear};
 use headwater_core::plan::{Step, Work};
-use headwater_core::DType;
 
 /// A step as a call of the vendor's, with launches of ours before and behind it.
 #[derive(Clone, Debug)]
@@ -53,11 +53,11 @@ pub fn vendor(chip: &Chip, step: &Step, origin: &Origin) -> Option<Result<Vendor
     let types = step.types();
     let cx = types.cx(attrs);
     let source = Source { op: step.op.into(), origin: origin.clone() };
-    let mut s = Sequence::new(chip, &source);
-    Some(build(&mut s, &cx, step))
+    let mut s = Sequence::new(chip, &source).of(&step.reads, &step.writes);
+    Some(build(&mut s, &cx))
 }
 
-type Build = fn(&mut Sequence, &OpCx, &Step) -> Result<VendorStep, Refusal>;
+type Build = fn(&mut Sequence, &OpCx) -> Result<VendorStep, Refusal>;
 
 /// A call on tensors, of which the last `written` are written; behind the first `before` launches.
 fn call(
@@ -127,11 +127,11 @@ fn matrices(s: &mut Sequence, tensor: &Tensor) -> Result<Tensor, Refusal> {
     if plain(&tensor) || plain(&tensor.transposed()) { Ok(tensor) } else { s.copied(&tensor) }
 }
 
-fn product(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<VendorStep, Refusal> {
-    let dims = linear::matmul::Dims::of(cx).map_err(|e| Refusal(e.message))?;
-    let a = s.shaped(&input(&step.reads, 0)?, &dims.left)?;
-    let b = s.shaped(&input(&step.reads, 1)?, &dims.right)?;
-    let c = even(&Tensor::write(0, &step.writes[0]), &[&dims.batch[..], &[dims.m, dims.n]].concat())?;
+fn product(s: &mut Sequence, cx: &OpCx) -> Result<VendorStep, Refusal> {
+    let dims = linear::matmul::Dims::of(cx)?;
+    let a = s.shaped(&s.input(0)?, &dims.left)?;
+    let b = s.shaped(&s.input(1)?, &dims.right)?;
+    let c = even(&s.output(0)?, &[&dims.batch[..], &[dims.m, dims.n]].concat())?;
     multiply(s, a, b, c)
 }
 
@@ -158,13 +158,12 @@ fn multiply(s: &mut Sequence, a: Tensor, b: Tensor, c: Tensor) -> Result<VendorS
     Ok(call(s, Function::Matmul, (&[a, b, c], Format::Nd), 1, before))
 }
 
-fn affine(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<VendorStep, Refusal> {
-    let dims = linear::linear::Dims::of(cx).map_err(|e| Refusal(e.message))?;
-    let a = s.shaped(&input(&step.reads, 0)?, &[dims.m, dims.k])?;
-    let b = s.shaped(&input(&step.reads, 1)?, &[dims.n, dims.k])?.transposed();
-    let c = even(&Tensor::write(0, &step.writes[0]), &[dims.m, dims.n])?;
-    let Some(bias) = step.reads.get(2).and_then(Option::as_ref) else { return multiply(s, a, b, c) };
-    let bias = Tensor::read(2, bias);
+fn affine(s: &mut Sequence, cx: &OpCx) -> Result<VendorStep, Refusal> {
+    let dims = linear::linear::Dims::of(cx)?;
+    let a = s.shaped(&s.input(0)?, &[dims.m, dims.k])?;
+    let b = s.shaped(&s.input(1)?, &[dims.n, dims.k])?.transposed();
+    let c = even(&s.output(0)?, &[dims.m, dims.n])?;
+    let Some(bias) = s.optional(2) else { return multiply(s, a, b, c) };
     one_type(&[&a, &b, &bias, &c])?;
     if dims.k == 0 {
         return Err(Refusal::new("sums of nothing"));
@@ -233,13 +232,13 @@ fn seen(
     Ok((options, Some(mask)))
 }
 
-fn attention(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<VendorStep, Refusal> {
-    let a = heads::Attention::of(cx, [0, 1, 2, 3, 4]).map_err(|e| Refusal(e.message))?;
-    let results: Vec<Tensor> =
-        step.writes.iter().enumerate().map(|(i, view)| Tensor::write(i, view)).collect();
+fn attention(s: &mut Sequence, cx: &OpCx) -> Result<VendorStep, Refusal> {
+    let a = heads::Attention::of(cx, [0, 1, 2, 3, 4])?;
+    let results: Vec<Tensor> = s.outputs();
     let [out, numbers @ ..] = &results[..] else { return Err(Refusal::new("attention without its results")) };
-    let (options, mask) = seen(s, &a, step.reads.get(3).is_some_and(Option::is_some))?;
-    let [q, k, v] = [0, 1, 2].map(|i| input(&step.reads, i).and_then(|t| dense(s, t)));
+    let masked = s.optional(3).is_some();
+    let (options, mask) = seen(s, &a, masked)?;
+    let [q, k, v] = [0, 1, 2].map(|i| s.input(i).and_then(|t| dense(s, t)));
     let (q, k, v) = (q?, k?, v?);
     one_type(&[&q, &k, &v, out])?;
     let stated = [a.batch, a.heads, a.l, COPIES];
@@ -255,20 +254,20 @@ fn attention(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<VendorStep, Ref
     Ok(call(s, Function::Attention(options), (&tensors, Format::Nd), 3, before))
 }
 
-fn attention_backward(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<VendorStep, Refusal> {
-    let a = heads::Attention::of_backward(cx).map_err(|e| Refusal(e.message))?;
-    let (options, mask) = seen(s, &a, step.reads.get(7).is_some_and(Option::is_some))?;
-    let results: Vec<Tensor> =
-        step.writes.iter().enumerate().map(|(i, view)| Tensor::write(i, view)).collect();
+fn attention_backward(s: &mut Sequence, cx: &OpCx) -> Result<VendorStep, Refusal> {
+    let a = heads::Attention::of_backward(cx)?;
+    let masked = s.optional(7).is_some();
+    let (options, mask) = seen(s, &a, masked)?;
+    let results: Vec<Tensor> = s.outputs();
     let [dq, dk, dv] = &results[..] else { return Err(Refusal::new("a gradient of the mask")) };
-    let [g, q, k, v, y] = [0, 1, 2, 3, 4].map(|i| input(&step.reads, i).and_then(|t| dense(s, t)));
+    let [g, q, k, v, y] = [0, 1, 2, 3, 4].map(|i| s.input(i).and_then(|t| dense(s, t)));
     let (g, q, k, v, y) = (g?, q?, k?, v?, y?);
     one_type(&[&g, &q, &k, &v, &y, dq, dk, dv])?;
     let stated = [a.batch, a.heads, a.l, COPIES];
     let (largest, sum) = (s.scratch(DType::F32, &stated)?, s.scratch(DType::F32, &stated)?);
     let way = |d: usize| (stated[d], (d < 3).then_some((d, 1)));
     for (i, to) in [(5, &largest), (6, &sum)] {
-        s.copy(&input(&step.reads, i)?.walked(&[0, 1, 2, 3].map(way))?, to)?;
+        s.copy(&s.input(i)?.walked(&[0, 1, 2, 3].map(way))?, to)?;
     }
     let own = [dq, dk, dv].map(|t| room(s, t));
     let before = s.lowered.launches.len();
@@ -324,18 +323,18 @@ impl Images {
 }
 
 /// Input `i` of a step as images, contiguous.
-fn images(s: &mut Sequence, step: &Step, i: usize, shape: &[usize]) -> Result<Tensor, Refusal> {
-    let tensor = s.shaped(&input(&step.reads, i)?, shape)?;
+fn images(s: &mut Sequence, i: usize, shape: &[usize]) -> Result<Tensor, Refusal> {
+    let tensor = s.shaped(&s.input(i)?, shape)?;
     dense(s, tensor)
 }
 
-fn convolution(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<VendorStep, Refusal> {
-    let c = conv::forward(cx).map_err(|e| Refusal(e.message))?;
-    let spatial = cx.shape(1).map_err(|e| Refusal(e.message))?.rank() - 2;
+fn convolution(s: &mut Sequence, cx: &OpCx) -> Result<VendorStep, Refusal> {
+    let c = conv::forward(cx)?;
+    let spatial = cx.shape(1)?.rank() - 2;
     let (window, shapes) = (window(&c, spatial)?, Images::of(&c, spatial)?);
-    let (x, w) = (images(s, step, 0, &shapes.input)?, images(s, step, 1, &shapes.weight)?);
-    let y = even(&Tensor::write(0, &step.writes[0]), &shapes.output)?;
-    let bias = step.reads.get(2).and_then(Option::as_ref).map(|view| Tensor::read(2, view));
+    let (x, w) = (images(s, 0, &shapes.input)?, images(s, 1, &shapes.weight)?);
+    let y = even(&s.output(0)?, &shapes.output)?;
+    let bias = s.optional(2);
     let bias = bias.map(|bias| dense(s, bias)).transpose()?;
     one_type(&[&x, &w, &y].into_iter().chain(&bias).collect::<Vec<_>>())?;
     let own = room(s, &y)?;
@@ -346,12 +345,12 @@ fn convolution(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<VendorStep, R
     Ok(call(s, function, (&tensors, Format::Images), 1, before))
 }
 
-fn convolution_input_grad(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<VendorStep, Refusal> {
-    let c = conv::input_grad(cx).map_err(|e| Refusal(e.message))?;
-    let spatial = cx.shape(1).map_err(|e| Refusal(e.message))?.rank() - 2;
+fn convolution_input_grad(s: &mut Sequence, cx: &OpCx) -> Result<VendorStep, Refusal> {
+    let c = conv::input_grad(cx)?;
+    let spatial = cx.shape(1)?.rank() - 2;
     let (window, shapes) = (window(&c, spatial)?, Images::of(&c, spatial)?);
-    let (g, w) = (images(s, step, 0, &shapes.output)?, images(s, step, 1, &shapes.weight)?);
-    let dx = even(&Tensor::write(0, &step.writes[0]), &shapes.input)?;
+    let (g, w) = (images(s, 0, &shapes.output)?, images(s, 1, &shapes.weight)?);
+    let dx = even(&s.output(0)?, &shapes.input)?;
     one_type(&[&g, &w, &dx])?;
     let own = room(s, &dx)?;
     let before = s.lowered.launches.len();
@@ -362,12 +361,12 @@ fn convolution_input_grad(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<Ve
     Ok(call(s, function, (&tensors, Format::Images), 1, before))
 }
 
-fn convolution_weight_grad(s: &mut Sequence, cx: &OpCx, step: &Step) -> Result<VendorStep, Refusal> {
-    let c = conv::weight_grad(cx).map_err(|e| Refusal(e.message))?;
-    let spatial = step.writes[0].layout.shape.rank() - 2;
+fn convolution_weight_grad(s: &mut Sequence, cx: &OpCx) -> Result<VendorStep, Refusal> {
+    let c = conv::weight_grad(cx)?;
+    let spatial = s.output(0)?.shape().rank() - 2;
     let (window, shapes) = (window(&c, spatial)?, Images::of(&c, spatial)?);
-    let (g, x) = (images(s, step, 0, &shapes.output)?, images(s, step, 1, &shapes.input)?);
-    let dw = even(&Tensor::write(0, &step.writes[0]), &shapes.weight)?;
+    let (g, x) = (images(s, 0, &shapes.output)?, images(s, 1, &shapes.input)?);
+    let dw = even(&s.output(0)?, &shapes.weight)?;
     one_type(&[&g, &x, &dw])?;
     let own = room(s, &dw)?;
     let before = s.lowered.launches.len();

@@ -1,43 +1,31 @@
 //! One layer of gated recurrent units and its gradient. The state is carried in f32.
 
-use super::{Cell, at, backward_weight, gate, last_gradient, limit, optional, repeated};
-use crate::chip::Chip;
-use crate::kernel::Source;
-use crate::lower::launch::{Lowered, Refusal};
-use crate::lower::product::input;
-use crate::lower::sequence::{Sequence, Tensor};
+use super::{Cell, at, backward_weight, gate, last_gradient, limit, repeated};
+use crate::lower::launch::Refusal;
+use crate::lower::sequence::Sequence;
 use headwater_core::DType::F32;
 use headwater_core::expr::{float, input as x};
 use headwater_core::ops::OpCx;
 use headwater_core::ops::recurrent::gru_layer::{GATES, STASH, backward_layer, forward_layer};
-use headwater_core::plan::TensorView;
 
 /// The launches of a `gru_layer` node.
 ///
 /// # Errors
 /// Types without a kernel, and too many time steps.
-pub fn gru(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    writes: &[TensorView],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let l = forward_layer(cx).map_err(|e| Refusal(e.message))?;
+pub fn gru(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let l = forward_layer(cx)?;
     limit(&l)?;
-    let s = &mut Sequence::new(chip, source);
-    let [output, hidden, stash] = writes else { return Err(Refusal::new("a layer without its results")) };
     if l.batch == 0 {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let [output, hidden, stash] = [(0, output), (1, hidden), (2, stash)].map(|(i, v)| Tensor::write(i, v));
-    let (gates, weight) = (input(reads, 0)?, input(reads, 1)?.transposed());
-    let bias = optional(reads, 2);
+    let (output, hidden, stash) = (s.output(0)?, s.output(1)?, s.output(2)?);
+    let (gates, weight) = (s.input(0)?, s.input(1)?.transposed());
+    let bias = s.optional(2);
     let carried = s.scratch(F32, &[l.batch, l.hidden])?;
     let sums = s.scratch(F32, &[l.batch, GATES * l.hidden])?;
-    s.copy(&input(reads, 3)?, &carried)?;
+    s.copy(&s.input(3)?, &carried)?;
     let step = |s: &mut Sequence, n: usize| {
-        let before = if n == 0 { input(reads, 3)? } else { at(&output, &l, n - 1)? };
+        let before = if n == 0 { s.input(3)? } else { at(&output, &l, n - 1)? };
         s.product(&before, &weight, None, &sums)?;
         let (own, kept) = (at(&gates, &l, n)?, at(&stash, &l, n)?);
         let mut c = Cell::new(&l);
@@ -66,33 +54,25 @@ pub fn gru(
     step(s, 0)?;
     repeated(s, l.steps - 1, |s, n| step(s, n + 1))?;
     s.copy(&at(&output, &l, l.steps - 1)?, &hidden)?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// The launches of a `gru_layer_backward` node.
 ///
 /// # Errors
 /// Types without a kernel, and too many time steps.
-pub fn gru_backward(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    writes: &[TensorView],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let l = backward_layer(cx).map_err(|e| Refusal(e.message))?;
+pub fn gru_backward(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let l = backward_layer(cx)?;
     limit(&l)?;
-    let s = &mut Sequence::new(chip, source);
-    let [outer, inner, dhidden] = writes else { return Err(Refusal::new("a layer without its results")) };
     if l.batch == 0 {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let [outer, inner, dhidden] = [(0, outer), (1, inner), (2, dhidden)].map(|(i, v)| Tensor::write(i, v));
-    let weight = backward_weight(s, reads, 2)?;
-    let (stash, states, initial) = (input(reads, 3)?, input(reads, 4)?, input(reads, 5)?);
-    let output = optional(reads, 0);
+    let (outer, inner, dhidden) = (s.output(0)?, s.output(1)?, s.output(2)?);
+    let weight = backward_weight(s, 2)?;
+    let (stash, states, initial) = (s.input(3)?, s.input(4)?, s.input(5)?);
+    let output = s.optional(0);
     // A state's gradient has two terms: through the update gate, and through the product.
-    let direct = last_gradient(s, reads, 1, &l)?;
+    let direct = last_gradient(s, 1, &l)?;
     let through = s.scratch(F32, &[l.batch, l.hidden])?;
     s.fill(&through, 0.0)?;
     // The nth step from the end.
@@ -131,5 +111,5 @@ pub fn gru_backward(
     let first = c.sum(&direct, &[Some(through.clone())]);
     c.write(&dhidden, first);
     c.launch(s)?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }

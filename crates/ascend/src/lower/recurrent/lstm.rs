@@ -1,46 +1,32 @@
 //! One layer of a long short-term memory and its gradient. The state is carried in f32.
 
-use super::{Cell, at, backward_weight, gate, last_gradient, limit, optional, repeated};
-use crate::chip::Chip;
-use crate::kernel::Source;
-use crate::lower::launch::{Lowered, Refusal};
-use crate::lower::product::input;
-use crate::lower::sequence::{Sequence, Tensor};
+use super::{Cell, at, backward_weight, gate, last_gradient, limit, repeated};
+use crate::lower::launch::Refusal;
+use crate::lower::sequence::Sequence;
 use headwater_core::DType::F32;
 use headwater_core::expr::{Expr, input as x};
 use headwater_core::ops::OpCx;
 use headwater_core::ops::recurrent::lstm_layer::{GATES, backward_layer, forward_layer};
-use headwater_core::plan::TensorView;
 
 /// The launches of an `lstm_layer` node.
 ///
 /// # Errors
 /// Types without a kernel, and too many time steps.
-pub fn lstm(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    writes: &[TensorView],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let l = forward_layer(cx).map_err(|e| Refusal(e.message))?;
+pub fn lstm(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let l = forward_layer(cx)?;
     limit(&l)?;
-    let s = &mut Sequence::new(chip, source);
-    let [output, hidden, cell, activations, cells] = writes else {
-        return Err(Refusal::new("a layer without its results"));
-    };
     if l.batch == 0 {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let [output, hidden, cell, activations, cells] =
-        [(0, output), (1, hidden), (2, cell), (3, activations), (4, cells)].map(|(i, v)| Tensor::write(i, v));
-    let (gates, weight) = (input(reads, 0)?, input(reads, 1)?.transposed());
-    let bias = optional(reads, 2);
+    let (output, hidden, cell) = (s.output(0)?, s.output(1)?, s.output(2)?);
+    let (activations, cells) = (s.output(3)?, s.output(4)?);
+    let (gates, weight) = (s.input(0)?, s.input(1)?.transposed());
+    let bias = s.optional(2);
     let carried = s.scratch(F32, &[l.batch, l.hidden])?;
     let sums = s.scratch(F32, &[l.batch, GATES * l.hidden])?;
-    s.copy(&input(reads, 4)?, &carried)?;
+    s.copy(&s.input(4)?, &carried)?;
     let step = |s: &mut Sequence, n: usize| {
-        let before = if n == 0 { input(reads, 3)? } else { at(&output, &l, n - 1)? };
+        let before = if n == 0 { s.input(3)? } else { at(&output, &l, n - 1)? };
         s.product(&before, &weight, None, &sums)?;
         let (own, functions) = (at(&gates, &l, n)?, at(&activations, &l, n)?);
         let mut c = Cell::new(&l);
@@ -66,33 +52,24 @@ pub fn lstm(
     repeated(s, regular, |s, n| step(s, n + 1))?;
     s.copy(&at(&output, &l, l.steps - 1)?, &hidden)?;
     s.copy(&carried, &cell)?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// The launches of an `lstm_layer_backward` node.
 ///
 /// # Errors
 /// Types without a kernel, and too many time steps.
-pub fn lstm_backward(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    writes: &[TensorView],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let l = backward_layer(cx).map_err(|e| Refusal(e.message))?;
+pub fn lstm_backward(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let l = backward_layer(cx)?;
     limit(&l)?;
-    let s = &mut Sequence::new(chip, source);
-    let [dgates, dhidden, dcell] = writes else { return Err(Refusal::new("a layer without its results")) };
     if l.batch == 0 {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let [dgates, dhidden, dcell] =
-        [(0, dgates), (1, dhidden), (2, dcell)].map(|(i, view)| Tensor::write(i, view));
-    let weight = backward_weight(s, reads, 3)?;
-    let (activations, cells, initial) = (input(reads, 4)?, input(reads, 5)?, input(reads, 6)?);
-    let (dh, dc) = (last_gradient(s, reads, 1, &l)?, last_gradient(s, reads, 2, &l)?);
-    let output = optional(reads, 0);
+    let (dgates, dhidden, dcell) = (s.output(0)?, s.output(1)?, s.output(2)?);
+    let weight = backward_weight(s, 3)?;
+    let (activations, cells, initial) = (s.input(4)?, s.input(5)?, s.input(6)?);
+    let (dh, dc) = (last_gradient(s, 1, &l)?, last_gradient(s, 2, &l)?);
+    let output = s.optional(0);
     // The nth step from the end.
     let step = |s: &mut Sequence, nth: usize| {
         let n = l.steps - 1 - nth;
@@ -132,5 +109,5 @@ pub fn lstm_backward(
     step(s, l.steps - 1)?;
     s.copy(&dh, &dhidden)?;
     s.copy(&dc, &dcell)?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }

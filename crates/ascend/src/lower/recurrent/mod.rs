@@ -12,13 +12,11 @@ pub use lstm::{lstm, lstm_backward};
 pub use rnn::{rnn, rnn_backward};
 
 use super::launch::Refusal;
-use super::product::input;
 use super::sequence::{Sequence, Tensor};
 use crate::chip::Arch;
 use headwater_core::DType::F32;
 use headwater_core::expr::input as x;
 use headwater_core::ops::recurrent::layer::Layer;
-use headwater_core::plan::TensorView;
 use headwater_core::row::{Access, Reg, RowBuilder};
 
 /// Most time steps, of two launches each.
@@ -102,8 +100,8 @@ fn repeated(
 }
 
 /// The weight that a gradient's product takes, operand `i`. The cube takes f32 whose rows run along the sums.
-fn backward_weight(s: &mut Sequence, reads: &[Option<TensorView>], i: usize) -> Result<Tensor, Refusal> {
-    let weight = input(reads, i)?;
+fn backward_weight(s: &mut Sequence, i: usize) -> Result<Tensor, Refusal> {
+    let weight = s.input(i)?;
     match weight.dtype() == F32 && s.chip.arch == Arch::A2 {
         true => Ok(s.copied(&weight.transposed())?.transposed()),
         false => Ok(weight),
@@ -111,21 +109,11 @@ fn backward_weight(s: &mut Sequence, reads: &[Option<TensorView>], i: usize) -> 
 }
 
 /// The gradient that reaches a state from later than the layer, or zeros if there is none: operand `i` in f32.
-fn last_gradient(
-    s: &mut Sequence,
-    reads: &[Option<TensorView>],
-    i: usize,
-    l: &Layer,
-) -> Result<Tensor, Refusal> {
+fn last_gradient(s: &mut Sequence, i: usize, l: &Layer) -> Result<Tensor, Refusal> {
     let state = s.scratch(F32, &[l.batch, l.hidden])?;
-    match optional(reads, i) {
+    match s.optional(i) {
         Some(last) => s.copy(&last, &state)?,
         None => s.fill(&state, 0.0)?,
     }
     Ok(state)
-}
-
-/// An operand that may be absent.
-fn optional(reads: &[Option<TensorView>], i: usize) -> Option<Tensor> {
-    reads.get(i).and_then(Option::as_ref).map(|view| Tensor::read(i, view))
 }

@@ -1,43 +1,30 @@
 //! One layer of simple recurrent units and its gradient. The state is rounded to its type at each step.
 
-use super::{Cell, at, backward_weight, last_gradient, limit, optional, repeated};
-use crate::chip::Chip;
-use crate::kernel::Source;
-use crate::lower::launch::{Lowered, Refusal};
-use crate::lower::product::input;
-use crate::lower::sequence::{Sequence, Tensor};
+use super::{Cell, at, backward_weight, last_gradient, limit, repeated};
+use crate::lower::launch::Refusal;
+use crate::lower::sequence::Sequence;
 use headwater_core::DType::F32;
 use headwater_core::expr::{float, input as x};
 use headwater_core::ops::OpCx;
 use headwater_core::ops::recurrent::rnn_layer::{backward_layer, forward_layer};
-use headwater_core::plan::TensorView;
 
 /// The launches of an `rnn_layer` node.
 ///
 /// # Errors
 /// Types without a kernel, and too many time steps.
-pub fn rnn(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    writes: &[TensorView],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let refused = |e: headwater_core::Error| Refusal(e.message);
-    let (l, relu) = (forward_layer(cx).map_err(refused)?, cx.flag("relu").map_err(refused)?);
+pub fn rnn(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let (l, relu) = (forward_layer(cx)?, cx.flag("relu")?);
     limit(&l)?;
-    let s = &mut Sequence::new(chip, source);
-    let [output, hidden] = writes else { return Err(Refusal::new("a layer without its results")) };
     if l.batch == 0 {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let (output, hidden) = (Tensor::write(0, output), Tensor::write(1, hidden));
-    let (gates, weight) = (input(reads, 0)?, input(reads, 1)?.transposed());
-    let bias = optional(reads, 2);
+    let (output, hidden) = (s.output(0)?, s.output(1)?);
+    let (gates, weight) = (s.input(0)?, s.input(1)?.transposed());
+    let bias = s.optional(2);
     let sums = s.scratch(F32, &[l.batch, l.hidden])?;
     let function = if relu { x(0).max(float(0.0)) } else { x(0).tanh() };
     let step = |s: &mut Sequence, n: usize| {
-        let before = if n == 0 { input(reads, 3)? } else { at(&output, &l, n - 1)? };
+        let before = if n == 0 { s.input(3)? } else { at(&output, &l, n - 1)? };
         s.product(&before, &weight, None, &sums)?;
         let mut c = Cell::new(&l);
         let sum = c.sum(&at(&gates, &l, n)?, &[Some(sums.clone()), bias.clone()]);
@@ -48,33 +35,24 @@ pub fn rnn(
     step(s, 0)?;
     repeated(s, l.steps - 1, |s, n| step(s, n + 1))?;
     s.copy(&at(&output, &l, l.steps - 1)?, &hidden)?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
 
 /// The launches of an `rnn_layer_backward` node.
 ///
 /// # Errors
 /// Types without a kernel, and too many time steps.
-pub fn rnn_backward(
-    chip: &Chip,
-    cx: &OpCx,
-    reads: &[Option<TensorView>],
-    writes: &[TensorView],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let refused = |e: headwater_core::Error| Refusal(e.message);
-    let (l, relu) = (backward_layer(cx).map_err(refused)?, cx.flag("relu").map_err(refused)?);
+pub fn rnn_backward(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
+    let (l, relu) = (backward_layer(cx)?, cx.flag("relu")?);
     limit(&l)?;
-    let s = &mut Sequence::new(chip, source);
-    let [dgates, dhidden] = writes else { return Err(Refusal::new("a layer without its results")) };
     if l.batch == 0 {
-        return Ok(Lowered::default());
+        return Ok(());
     }
-    let (dgates, dhidden) = (Tensor::write(0, dgates), Tensor::write(1, dhidden));
-    let weight = backward_weight(s, reads, 2)?;
-    let states = input(reads, 3)?;
-    let output = optional(reads, 0);
-    let dh = last_gradient(s, reads, 1, &l)?;
+    let (dgates, dhidden) = (s.output(0)?, s.output(1)?);
+    let weight = backward_weight(s, 2)?;
+    let states = s.input(3)?;
+    let output = s.optional(0);
+    let dh = last_gradient(s, 1, &l)?;
     let slope = match relu {
         true => x(1).gt(float(0.0)).select(x(0), float(0.0)),
         false => x(0) * (float(1.0) - x(1) * x(1)),
@@ -93,5 +71,5 @@ pub fn rnn_backward(
     };
     repeated(s, l.steps, &step)?;
     s.copy(&dh, &dhidden)?;
-    Ok(std::mem::take(&mut s.lowered))
+    Ok(())
 }
