@@ -64,8 +64,8 @@ pub(super) fn target(name: &str, arch: Arch, chip: Option<&'static Chip>, bytes:
             arithmetic: DTypeSet::of(&[I32, F32]),
             accumulator: F32,
         },
-        // A program has as many values as UB holds tiles of: 96 instructions keep tiles of some hundred elements.
-        // Rows that are longer than a tile are read again for each reduction.
+        // A program has as many values as UB holds tiles of: 96 instructions keep tiles of some hundred
+        // elements. Rows that are longer than a tile are read again for each reduction.
         rows: RowProgramLimits {
             instructions: 96,
             operands: 20,

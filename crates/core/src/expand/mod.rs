@@ -1,9 +1,10 @@
 //! Operators composed of others: a node as steps over its operands and planned temporaries.
 //!
-//! An expansion knows no device. It reads and writes its operands through any views, parts of them included, which a
-//! graph cannot say; so lowering applies it, where the target answers [`Support::Expand`]. The planner then places its
-//! temporaries like any other buffer, memory figures count them, and `check_plan` proves the result. Each expansion is
-//! judged once for all devices, by the conformance suite on the reference device.
+//! An expansion knows no device. It reads and writes its operands through any views, parts of them included,
+//! which a graph cannot say; so lowering applies it, where the target answers [`Support::Expand`]. The
+//! planner then places its temporaries like any other buffer, memory figures count them, and `check_plan`
+//! proves the result. Each expansion is judged once for all devices, by the conformance suite on the
+//! reference device.
 //!
 //! An operator that a device has a kernel for is not expanded there.
 //!
@@ -91,7 +92,8 @@ impl Expansion {
     /// The steps for operands of such types and layouts.
     ///
     /// # Errors
-    /// `Unsupported` for types, sizes and layouts that it does not take, and refusals of the operator's own rules.
+    /// `Unsupported` for types, sizes and layouts that it does not take, and refusals of the operator's own
+    /// rules.
     pub fn steps(&self, cx: &OpCx, inputs: Vec<Option<View>>, outputs: Vec<View>) -> Result<Sequence> {
         let wide = inputs.iter().flatten().chain(&outputs).any(|v| v.dtype == DType::F64);
         ensure!(!wide, Unsupported, "steps that compute in f32, for f64");
@@ -100,7 +102,8 @@ impl Expansion {
         Ok(sequence)
     }
 
-    /// As [`Expansion::steps`], for contiguous operands: what a device is asked about before layouts are known.
+    /// As [`Expansion::steps`], for contiguous operands: what a device is asked about before layouts are
+    /// known.
     ///
     /// # Errors
     /// As [`Expansion::steps`].

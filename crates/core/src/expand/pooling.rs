@@ -1,9 +1,10 @@
 //! Pooling and its gradients by row programs over windows.
 //!
-//! Along each dimension outputs fall into runs whose windows are alike and evenly apart: those inside, those that padding
-//! cuts. Each pair of runs is a step, which reads its windows out of the input as a strided view and reduces them, so
-//! that no padding is stored. The mean's gradient is written window by window where windows do not meet; where they do,
-//! each input sums the outputs that cover it, whose runs are alike every stride.
+//! Along each dimension outputs fall into runs whose windows are alike and evenly apart: those inside, those
+//! that padding cuts. Each pair of runs is a step, which reads its windows out of the input as a strided view
+//! and reduces them, so that no padding is stored. The mean's gradient is written window by window where
+//! windows do not meet; where they do, each input sums the outputs that cover it, whose runs are alike every
+//! stride.
 
 use super::sequence::{Sequence, View};
 use crate::diagnostic::Result;
@@ -180,8 +181,8 @@ fn of_output() -> Access {
     Access::dims(&[Some(0), Some(1), Some(2), Some(3), None, None])
 }
 
-/// Outputs whose windows are alike: `first`, and `len` in all, `apart` from one another. The first one's window begins
-/// where `window` does, each next one's `stride` further.
+/// Outputs whose windows are alike: `first`, and `len` in all, `apart` from one another. The first one's
+/// window begins where `window` does, each next one's `stride` further.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Run {
     first: usize,

@@ -1,8 +1,8 @@
 //! Running sums and products along a dimension.
 //!
-//! Short rows of floats are summed for each element anew, which is one step. Longer ones, and products, are combined
-//! with the element 1, 2, 4, … places before: Hillis and Steele, "Data parallel algorithms", CACM 29 (1986). Integers are
-//! summed in parts of 11 bits, whose sums are exact in f32.
+//! Short rows of floats are summed for each element anew, which is one step. Longer ones, and products, are
+//! combined with the element 1, 2, 4, … places before: Hillis and Steele, "Data parallel algorithms", CACM 29
+//! (1986). Integers are summed in parts of 11 bits, whose sums are exact in f32.
 
 use super::sequence::{Sequence, View};
 use crate::diagnostic::Result;
@@ -98,8 +98,8 @@ pub fn products(s: &mut Sequence, cx: &OpCx) -> Result<()> {
     doubled(s, &from, &to, false, |a, b| a * b)
 }
 
-/// The steps of a `cumprod_backward` node: products of the elements before each, times `s[i] = g[i] + x[i+1] · s[i+1]`.
-/// The recurrence is combined with itself 1, 2, 4, … places on.
+/// The steps of a `cumprod_backward` node: products of the elements before each, times `s[i] = g[i] + x[i+1]
+/// · s[i+1]`. The recurrence is combined with itself 1, 2, 4, … places on.
 ///
 /// # Errors
 /// `Unsupported` for layouts that do not merge.
@@ -148,7 +148,8 @@ pub fn products_backward(s: &mut Sequence, cx: &OpCx) -> Result<()> {
     Ok(())
 }
 
-/// Combines each element of `[before, n, after]` with those before it, or with `reverse` those behind it, in f32.
+/// Combines each element of `[before, n, after]` with those before it, or with `reverse` those behind it, in
+/// f32.
 fn doubled(
     s: &mut Sequence,
     from: &View,
@@ -244,7 +245,8 @@ fn integers(s: &mut Sequence, from: &View, to: &View, reverse: bool) -> Result<(
     s.rows(program, &[&words[0], &words[1]], &[&to.permuted(&[0, 2, 1]).words()?])
 }
 
-/// Sums of the parts of words that count: bits 0 to 10, 11 to 21, and the rest with its sign, or with `beyond` without.
+/// Sums of the parts of words that count: bits 0 to 10, 11 to 21, and the rest with its sign, or with
+/// `beyond` without.
 fn parts(b: &mut RowBuilder, word: Reg, counts: Reg, beyond: f64) -> Parts {
     let masked = |mask: i64, scale: f64| x(0).and(Expr::Int(mask)).cast(I32).cast(F32) * scale;
     let top = masked(-(1 << 22), f64::exp2(-22.0));

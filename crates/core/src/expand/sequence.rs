@@ -69,8 +69,8 @@ impl View {
         self.with(Layout { shape, strides, offset: l.offset })
     }
 
-    /// A strided view: for each dimension its size, and the dimension of this one that it moves along with the number
-    /// of indices per step; `None` broadcasts. Sizes must keep within this view.
+    /// A strided view: for each dimension its size, and the dimension of this one that it moves along with
+    /// the number of indices per step; `None` broadcasts. Sizes must keep within this view.
     ///
     /// # Errors
     /// `Unsupported` for strides beyond 64 bits.
@@ -99,8 +99,8 @@ impl View {
         Ok(self.with(layout))
     }
 
-    /// The words of 64-bit integers along a further dimension of two: the lower one first, as little-endian memory has
-    /// them.
+    /// The words of 64-bit integers along a further dimension of two: the lower one first, as little-endian
+    /// memory has them.
     ///
     /// # Errors
     /// `Unsupported` for strides beyond 64 bits.
@@ -133,8 +133,8 @@ pub struct Sequence {
     outputs: Vec<View>,
     /// The steps so far.
     pub steps: Vec<ExpandedStep>,
-    /// Bytes of each temporary. The planner places them, from the first step that writes one to the last that reads
-    /// it.
+    /// Bytes of each temporary. The planner places them, from the first step that writes one to the last that
+    /// reads it.
     pub temporaries: Vec<usize>,
 }
 

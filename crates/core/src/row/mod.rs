@@ -199,7 +199,8 @@ impl RowProgram {
         uses
     }
 
-    /// Number of reductions that each register depends on, one after the other: rows are walked once more for each.
+    /// Number of reductions that each register depends on, one after the other: rows are read once more for
+    /// each.
     pub fn levels(&self) -> Vec<usize> {
         let mut level: Vec<usize> = Vec::with_capacity(self.body.len());
         for instr in &self.body {

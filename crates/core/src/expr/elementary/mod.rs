@@ -1,15 +1,15 @@
 //! Elementary functions of f32, defined by the operations that compute them: exact bits, not only a bound.
 //!
-//! Each function is written once over [`Ops`]: additions, products, fused multiply-adds and operations on bits,
-//! each correctly rounded as IEEE 754 says. Implementers are numbers ([`scalar`]), C text ([`text`]), and in
-//! devices vectors and machine code. All of them give the same bits wherever arithmetic is IEEE; of a NaN only
-//! that it is one. A device that contracts `a · b + c` on its own, or flushes subnormal numbers, must be told
-//! not to (`--fmad=false`, `-ffp-contract=off`).
+//! Each function is written once over [`Ops`]: additions, products, fused multiply-adds and operations on
+//! bits, each correctly rounded as IEEE 754 says. Implementers are numbers ([`scalar`]), C text ([`text`]),
+//! and in devices vectors and machine code. All of them give the same bits wherever arithmetic is IEEE; of a
+//! NaN only that it is one. A device that contracts `a · b + c` on its own, or flushes subnormal numbers,
+//! must be told not to (`--fmad=false`, `-ffp-contract=off`).
 //!
-//! There are neither branches nor tables in memory, so that loops over them vectorise. The polynomials are fits
-//! of least maximal relative error over the reduced interval; each function states its bound, which the tests
-//! measure against f64. Functions that are not here (sine, cosine, tangent, arcus tangent, `expm1`, `log1p`,
-//! powers) are the platform's library's on every device so far, and may differ in the last place.
+//! There are neither branches nor tables in memory, so that loops over them vectorise. The polynomials are
+//! fits of least maximal relative error over the reduced interval; each function states its bound, which the
+//! tests measure against f64. Functions that are not here (sine, cosine, tangent, arcus tangent, `expm1`,
+//! `log1p`, powers) are the platform's library's on every device so far, and may differ in the last place.
 
 pub mod scalar;
 pub mod text;

@@ -1,9 +1,9 @@
 //! The functions as text of C and of languages like it, such as CUDA C.
 //!
-//! A function is a straight line of assignments, an operation each, so that no compiler has a choice: products and
-//! sums are contracted nowhere but in the explicit fused multiply-adds. That holds under the settings which the
-//! language needs for IEEE arithmetic: `-ffp-contract=off` of C compilers, `--fmad=false` of CUDA's, subnormal
-//! numbers kept and quotients rounded correctly, as both do unless told otherwise.
+//! A function is a straight line of assignments, an operation each, so that no compiler has a choice:
+//! products and sums are contracted nowhere but in the explicit fused multiply-adds. That holds under the
+//! settings which the language needs for IEEE arithmetic: `-ffp-contract=off` of C compilers, `--fmad=false`
+//! of CUDA's, subnormal numbers kept and quotients rounded correctly, as both do unless told otherwise.
 
 use super::{FUNCTIONS, Ops, unary};
 use crate::expr::Unary;

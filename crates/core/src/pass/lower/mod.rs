@@ -290,8 +290,8 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Lowers a node to the steps of its expansion. False if these layouts have none: the node stays one step, which
-    /// the device refuses or runs through the reference.
+    /// Lowers a node to the steps of its expansion. False if these layouts have none: the node stays one step,
+    /// which the device refuses or runs through the reference.
     fn expanded(
         &mut self,
         node: &Node,
