@@ -48,14 +48,14 @@ impl Default for Value {
 /// Where the bound is [`HALF`] times smaller, half of it is found as well.
 pub const PROVED: f64 = 2.0;
 
-/// In f32 and lower, PyTorch's value and that of the step in f64 differ by less than this share of the bound or
-/// of the value, whichever is smaller, or by [`EXACT`] of the value: roundings of f64 are 2⁻²⁹ of those of f32, and results that PyTorch has in f32 inside are
-/// within 1e-7.
+/// In f32 and lower, PyTorch's value and that of the step in f64 differ by less than this share of the bound
+/// or of the value, whichever is smaller, or by [`EXACT`] of the value: roundings of f64 are 2⁻²⁹ of those of
+/// f32, and results that PyTorch has in f32 inside are within 1e-7.
 const SHARE: f64 = 1e-3;
 const EXACT: f64 = 1e-6;
 
-/// Of a value of ordinary size, the share below which a value without any error in the random runs may be what
-/// roundings of f64 leave: of some thousand terms that cancel.
+/// Of a value of ordinary size, the share below which a value without any error in the random runs may be
+/// what roundings of f64 leave: of some thousand terms that cancel.
 pub(super) const CANCELLED: f64 = 4096.0 * f64::EPSILON;
 
 /// A bound that is smaller than the size by this finds a value that is half of what it should be.
@@ -154,7 +154,8 @@ impl Value {
         c.zero = measured && (left > 0.0 || self.is_zero(c.norm, precision));
         c.size = if c.zero { usual } else { c.norm };
         // A zero beside which there is nothing of ordinary size is proved only where it is exact.
-        // Nor is a result beyond the range of its dtype, or one of NaN alone, or a number where PyTorch has none.
+        // Nor is a result beyond the range of its dtype, or one of NaN alone, or a number where PyTorch has
+        // none.
         let beyond = want.iter().any(|x| x.is_finite() && x.abs() > largest)
             || !want.is_empty() && want.iter().all(|x| x.is_nan());
         let numbers = self.got.iter().zip(&want).any(|(&a, &b)| saturated(a, b));

@@ -244,7 +244,8 @@ fn a_check_in_16_bits_has_finite_masks() {
     }
 }
 
-/// `masked_fill(-inf)`, then `logsumexp`, whose gradient computes the infinite scores again: no gradient overflows.
+/// `masked_fill(-inf)`, then `logsumexp`, whose gradient computes the infinite scores again: no gradient
+/// overflows.
 #[test]
 fn infinite_masks_are_no_overflow_of_gradients() {
     let file = |end: &str| goldens().join(format!("bugs/amp_infinite_mask_logsumexp.{end}"));

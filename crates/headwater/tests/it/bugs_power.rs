@@ -98,7 +98,8 @@ fn changed_by(golden: &Path, key: &str, by: impl Fn(usize) -> f64) -> (tempfile:
 }
 
 /// Models beside those of the reports: masks as products and as sums of planes, zeros times a large number;
-/// saturated losses and gates, batch norm of two samples, gradients that are zero here and rounding in PyTorch.
+/// saturated losses and gates, batch norm of two samples, gradients that are zero here and rounding in
+/// PyTorch.
 #[test]
 fn neighbours_are_proved_and_their_mutations_found() {
     for name in [
@@ -133,8 +134,8 @@ fn neighbours_are_proved_and_their_mutations_found() {
     }
 }
 
-/// `cat([h, 1e9 · h])`, of four rows of eight each: an element of `h` that is half of what it should be is found
-/// beside elements a billion times larger.
+/// `cat([h, 1e9 · h])`, of four rows of eight each: an element of `h` that is half of what it should be is
+/// found beside elements a billion times larger.
 #[test]
 fn small_elements_beside_huge_ones_are_compared() {
     let (model, golden) = open("power_element_sizes");

@@ -34,8 +34,9 @@ operators! {
 }
 
 impl OpDef {
-    /// True if results or gradients follow the order in which equal keys are left, as PyTorch's do where it leaves
-    /// them in any: its sort is not stable unless asked, and which of equal elements it selects is not specified.
+    /// True if results or gradients follow the order in which equal keys are left, as PyTorch's do where it
+    /// leaves them in any: its sort is not stable unless asked, and which of equal elements it selects is not
+    /// specified.
     pub fn orders_ties(&self) -> bool {
         let sorts = [&sort::SORT, &sort::ARGSORT, &sort::MSORT, &topk::TOPK, &quantile::QUANTILE];
         let selects = [&kthvalue::KTHVALUE, &median::MEDIAN_DIM, &nanmedian::NANMEDIAN_DIM];

@@ -35,8 +35,8 @@ pub fn function(n: usize) -> f64 {
     (mixed(n as u64) >> 11) as f64 / f64::exp2(53.0)
 }
 
-/// The `n`-th number of SplitMix64 with the seed 0 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-/// generators", OOPSLA 2014).
+/// The `n`-th number of SplitMix64 with the seed 0 (Steele, Lea and Flood, "Fast splittable pseudorandom
+/// number generators", OOPSLA 2014).
 pub(super) fn mixed(n: u64) -> u64 {
     let mut h = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     h = (h ^ (h >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -471,8 +471,8 @@ impl Writer {
         self.unless_whole(x, moved)
     }
 
-    /// A number off by a random share of 1, as `Φ` is where it is computed as `(1 + erf) / 2`, in PyTorch too, or is 0
-    /// below some number.
+    /// A number off by a random share of 1, as `Φ` is where it is computed as `(1 + erf) / 2`, in PyTorch
+    /// too, or is 0 below some number.
     fn off_one(&mut self, x: Reg, deviation: f64) -> Reg {
         let share = self.share(x, deviation, None);
         let moved = self.binary(Binary::Add, x, share);

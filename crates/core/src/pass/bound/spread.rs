@@ -149,11 +149,11 @@ impl Spread {
         }
     }
 
-    /// By element, the mean of the squared deviations of its class, and of its squared numbers. Of its class are
-    /// the elements that are at most [`CLASS`] times as large as it or as the eighth of all that is smallest: what
-    /// roundings decide, and none of the runs has decided otherwise, moves an element as others of its size.
-    /// What is zero up to the roundings of f64 beside the largest, and what is not finite, has the class of the
-    /// median of the rest.
+    /// By element, the mean of the squared deviations of its class, and of its squared numbers. Of its class
+    /// are the elements that are at most [`CLASS`] times as large as it or as the eighth of all that is
+    /// smallest: what roundings decide, and none of the runs has decided otherwise, moves an element as
+    /// others of its size. What is zero up to the roundings of f64 beside the largest, and what is not
+    /// finite, has the class of the median of the rest.
     fn classes(&self) -> Vec<(f64, f64)> {
         let mut sizes: Vec<f64> = self.exact.iter().map(|x| x.abs()).filter(|x| x.is_finite()).collect();
         sizes.sort_by(f64::total_cmp);

@@ -22,8 +22,8 @@ pub struct Probe {
     pub phase: Phase,
     /// Dtype of its first float result.
     pub dtype: DType,
-    /// True if it follows from the loss scale: a gradient, and no value of the forward pass that the backward pass
-    /// computes again.
+    /// True if it follows from the loss scale: a gradient, and no value of the forward pass that the backward
+    /// pass computes again.
     pub scaled: bool,
 }
 

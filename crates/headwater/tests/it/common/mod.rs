@@ -15,9 +15,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// True if a value agrees with PyTorch's. In f64 and f32 it is proved, unless nothing can prove it: NaN where PyTorch has
-/// it, and zeros beside which there is nothing. In lower precision it is within its bound, which may be wider than the
-/// value.
+/// True if a value agrees with PyTorch's. In f64 and f32 it is proved, unless nothing can prove it: NaN where
+/// PyTorch has it, and zeros beside which there is nothing. In lower precision it is within its bound, which
+/// may be wider than the value.
 pub fn agrees(c: &Compared, precision: DType) -> bool {
     let low = precision.epsilon() > DType::F32.epsilon();
     let unprovable = c.zero || c.nans.0 > 0 && c.nans.0 == c.nans.1;
