@@ -203,11 +203,19 @@ class _Plans:
         #: True once a run was compared with eager mode.
         self.checked = False
         self._halves: dict[tuple[bool, ...], _Half] = {}
-        #: Results that will have cotangents, as far as the last backward pass tells.
+        #: Results that will have cotangents, as far as the backward passes so far tell.
         self.expected = tuple(function.differentiable)
         if not function.wanted:
             self.expected = tuple(False for _ in function.differentiable)
+        #: The set that the last backward pass had, and for each set the one that came after it: loops alternate.
+        self._last = self.expected
+        self._next: dict[tuple[bool, ...], tuple[bool, ...]] = {}
         self.half(self.expected)
+
+    def learn(self, cotangents: tuple[bool, ...]) -> None:
+        """Notes which results had cotangents, to foresee those of the next pass."""
+        self._next[self._last], self._last = cotangents, cotangents
+        self.expected = self._next.get(cotangents, cotangents)
 
     def half(self, cotangents: tuple[bool, ...]) -> "_Half":
         """The plan whose backward pass takes the cotangents of these results alone."""
@@ -366,7 +374,7 @@ class _Apply(torch.autograd.Function):
                 found = kept.get(at)
             return ctx.others[at][0] if found is None else found
 
-        plans.expected = given
+        plans.learn(given)
         wanted = plans.half(given)
         activations, ctx.activations = ctx.activations, None
         if wanted is not half or activations is None:

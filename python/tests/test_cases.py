@@ -242,3 +242,24 @@ def test_check_compares_the_first_run_with_eager_mode(monkeypatch: pytest.Monkey
     assert {"the gradient of w", "the gradient of u"} <= {name for name, *_ in e.value.differences}, e.value
     with pytest.raises(headwater.Unsupported, match="only graphs of float32"):
         torch.compile(M(linear, torch.float64), backend="headwater", options={"check": True})(x(dtype=torch.float64))
+
+
+def test_which_results_get_cotangents_is_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = 0
+    right = backend._Half.compute
+
+    def counted(self: Any, *args: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        return right(self, *args)
+
+    monkeypatch.setattr(backend._Half, "compute", counted)
+    f = compiled(M(lambda m, x: (x @ m.w, (x * m.v).exp())))
+    # One forward pass for each backward pass, once the loop is known: always the first, then in turns.
+    for pattern in ([0] * 6, [0, 1] * 5):
+        counts = []
+        for at in pattern:
+            runs = 0
+            f(x())[at].sum().backward()
+            counts.append(runs)
+        assert counts[4:] == [1] * len(counts[4:]), counts

@@ -60,8 +60,8 @@ use crate::{DType, ensure, fail};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A device with a stream, on which the work of all callables of this context is done in order, and the arenas
-/// that they share.
+/// A device with a stream, on which the work of all callables of this context is done in order, and the
+/// arenas that they share.
 pub struct Context {
     device: Arc<dyn Device>,
     stream: Box<dyn Stream>,
@@ -98,8 +98,8 @@ impl Context {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The smallest free arena of so many bytes. If all are smaller, a new one takes the place of one of them: there
-    /// are never more than passes in flight at one time.
+    /// The smallest free arena of so many bytes. If all are smaller, a new one takes the place of one of
+    /// them: there are never more than passes in flight at one time.
     fn arena(&self, bytes: usize) -> Result<Arc<dyn Buffer>> {
         let mut free = self.lock();
         let fits = free.iter().enumerate().filter(|(_, a)| a.bytes() >= bytes).min_by_key(|(_, a)| a.bytes());
@@ -297,8 +297,8 @@ impl Callable {
         self.crossing_bytes
     }
 
-    /// Submits the forward pass. `inputs` and `results` are buffers of the ports, in their order; results overlap
-    /// nothing else.
+    /// Submits the forward pass. `inputs` and `results` are buffers of the ports, in their order; results
+    /// overlap nothing else.
     ///
     /// # Errors
     /// `Device` for too few or too small buffers, and as [`crate::device`] says.
@@ -320,9 +320,9 @@ impl Callable {
         Ok(activations)
     }
 
-    /// Submits the backward pass of a forward pass. `inputs` and `results` are those of the forward pass with the
-    /// same contents; where a port does not cross, none is needed. A second backward pass needs a second forward
-    /// pass, for this one writes over the activations.
+    /// Submits the backward pass of a forward pass. `inputs` and `results` are those of the forward pass with
+    /// the same contents; where a port does not cross, none is needed. A second backward pass needs a second
+    /// forward pass, for this one writes over the activations.
     ///
     /// # Errors
     /// `Device` for buffers that are missing or too small, and for activations of another callable.

@@ -213,9 +213,9 @@ impl Program {
         Ok(())
     }
 
-    /// Takes the model as a function of what the user feeds: that may require gradients, and where the model writes
-    /// it, the new contents become outputs of role `Mutation`, as those of buffers are. Without it gradients end at
-    /// parameters, and such writes are dropped, with a note.
+    /// Takes the model as a function of what the user feeds: that may require gradients, and where the model
+    /// writes it, the new contents become outputs of role `Mutation`, as those of buffers are. Without it
+    /// gradients end at parameters, and such writes are dropped, with a note.
     pub fn as_function(self) -> Program {
         Program { function: true, ..self }
     }

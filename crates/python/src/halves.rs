@@ -1,5 +1,5 @@
-//! Forward and backward passes of a graph on memory that Python lends for each call: `core::callable` behind a
-//! `torch.autograd.Function`.
+//! Forward and backward passes of a graph on memory that Python lends for each call: `core::callable` behind
+//! a `torch.autograd.Function`.
 
 use crate::check::{self, Compared, Difference};
 use crate::device::device;
@@ -60,7 +60,8 @@ pub(crate) struct Halves {
     /// What comes out: of role "result", or "written" under the name of the input that is written.
     #[pyo3(get)]
     results: Vec<Described>,
-    /// Gradients: name of the input, bucket, first element there, sizes, and the results that the input depends on.
+    /// Gradients: name of the input, bucket, first element there, sizes, and the results that the input
+    /// depends on.
     #[pyo3(get)]
     gradients: Vec<(String, usize, usize, Vec<usize>, Vec<String>)>,
     /// Dtype and elements of the buckets.
@@ -87,8 +88,8 @@ fn described(port: &Port) -> Described {
 
 #[pymethods]
 impl Halves {
-    /// `outputs`: names of the results that have cotangents; `wanted`: inputs that get gradients. Without any,
-    /// there is a forward pass alone.
+    /// `outputs`: names of the results that have cotangents; `wanted`: inputs that get gradients. Without
+    /// any, there is a forward pass alone.
     #[new]
     fn new(
         py: Python,
@@ -141,8 +142,8 @@ impl Halves {
         })
     }
 
-    /// Runs the backward pass, which takes the activations. Addresses of inputs and results that it does not read
-    /// may be 0.
+    /// Runs the backward pass, which takes the activations. Addresses of inputs and results that it does not
+    /// read may be 0.
     fn backward(
         &self,
         py: Python,
@@ -170,8 +171,8 @@ impl Halves {
 }
 
 impl Halves {
-    /// Submits work and waits for it. Other callers of the graph wait for their turn: an error is that of the work
-    /// at hand.
+    /// Submits work and waits for it. Other callers of the graph wait for their turn: an error is that of the
+    /// work at hand.
     fn in_turn<T>(
         &self,
         work: impl FnOnce(&mut Callable, &Buffers) -> Result<T, Failure>,
@@ -186,9 +187,9 @@ impl Halves {
     }
 }
 
-/// Compares results and gradients of `outputs` and `wanted` with PyTorch's in eager mode; gives what differs. `feeds`
-/// are addresses of the program's inputs; `tensors` constants, and cotangents under `cotangent.NAME`; `got` and `want`
-/// results and gradients (`grad.NAME`). All floats are f32.
+/// Compares results and gradients of `outputs` and `wanted` with PyTorch's in eager mode; gives what differs.
+/// `feeds` are addresses of the program's inputs; `tensors` constants, and cotangents under `cotangent.NAME`;
+/// `got` and `want` results and gradients (`grad.NAME`). All floats are f32.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]
 pub(crate) fn compare(
@@ -232,8 +233,8 @@ struct Buffers<'a>(&'a dyn Device);
 
 impl Buffers<'_> {
     fn one(&self, address: usize, bytes: usize) -> Result<Arc<dyn Buffer>, Failure> {
-        // SAFETY: Python gives addresses of contiguous tensors, which it holds and leaves alone during the call; the
-        // buffers are dropped before the call ends.
+        // SAFETY: Python gives addresses of contiguous tensors, which it holds and leaves alone during the
+        // call; the buffers are dropped before the call ends.
         Ok(self.0.borrow(unsafe { lent(address, bytes) }?)?)
     }
 

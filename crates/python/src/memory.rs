@@ -59,15 +59,14 @@ struct Lent {
     _owner: Option<Py<PyAny>>,
 }
 
-// SAFETY: the memory is an anonymous mapping that `owner` keeps, or a tensor's that the caller of `lent` keeps; any
-// thread may use it.
+// SAFETY: the memory is an anonymous mapping that `owner` keeps, or a tensor's that the caller of `lent`
+// keeps; any thread may use it.
 unsafe impl Send for Lent {}
 
-// SAFETY: tensors are as the caller of `lent` promises. A mapping is never closed or resized while `owner` lives, and
-// was zeroed by the system. PyTorch's
-// tensors lie in it, and are read and written by Python code. `Step` works on it only inside of its methods,
-// which wait for the work that they submit; a script that writes a model's weights from another thread
-// meanwhile races, as it does with PyTorch's own.
+// SAFETY: tensors are as the caller of `lent` promises. A mapping is never closed or resized while `owner`
+// lives, and was zeroed by the system. PyTorch's tensors lie in it, and are read and written by Python code.
+// `Step` works on it only inside of its methods, which wait for the work that they submit; a script that
+// writes a model's weights from another thread meanwhile races, as it does with PyTorch's own.
 unsafe impl Foreign for Lent {
     fn memory(&self) -> NonNull<[u8]> {
         self.memory
@@ -77,8 +76,8 @@ unsafe impl Foreign for Lent {
 /// The memory of a contiguous tensor. An empty one has no address.
 ///
 /// # Safety
-/// `address` is that of `bytes` bytes, which live, and are touched by nobody else, until the value and all buffers
-/// made of it are dropped.
+/// `address` is that of `bytes` bytes, which live, and are touched by nobody else, until the value and all
+/// buffers made of it are dropped.
 pub(crate) unsafe fn lent(address: usize, bytes: usize) -> Result<Box<dyn Foreign>, Failure> {
     let none = || Failure::new("HW-R003", "a tensor was given without an address");
     let base = match bytes {

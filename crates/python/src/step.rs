@@ -102,8 +102,8 @@ impl Step {
 impl Step {
     /// `tensors` are the first contents of the program's parameters, buffers and constants; `groups` the
     /// optimizer's settings, in JSON, with names of parameters; `memory(name, bytes)` gives an address and
-    /// the object that holds it. Gradients of `accumulate` batches are averaged, or with `sum` those of any number
-    /// are added up.
+    /// the object that holds it. Gradients of `accumulate` batches are averaged, or with `sum` those of any
+    /// number are added up.
     #[new]
     #[pyo3(signature = (program, tensors, groups, *, clip_norm, clip_value, accumulate, sum, threads, memory))]
     #[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]

@@ -193,8 +193,9 @@ pub struct CompiledGraph {
     pub gradients: Vec<ParameterGradient>,
     /// Trainable parameters, or inputs that [`GradientRequest::Vjp`] names, that get no gradient, and why.
     pub missing: Vec<NoGradient>,
-    /// Inputs that get a gradient, each with the names of the differentiated outputs that it depends on: without a
-    /// cotangent of one of these, an eager framework has no gradient of the input. Of [`GradientRequest::Vjp`] alone.
+    /// Inputs that get a gradient, each with the names of the differentiated outputs that it depends on:
+    /// without a cotangent of one of these, an eager framework has no gradient of the input. Of
+    /// [`GradientRequest::Vjp`] alone.
     pub depends: Vec<(String, Vec<String>)>,
     /// Cost of what [`Options::memory_budget`] demanded; `None` if the step fits as it is.
     pub rematerialized: Option<pass::Rematerialized>,

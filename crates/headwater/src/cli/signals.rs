@@ -33,8 +33,8 @@ pub(crate) fn forget() {
     SIGNAL.store(0, Ordering::SeqCst);
 }
 
-/// Lets SIGINT, SIGTERM and SIGHUP set the flag that is returned, if the process is the program's own. SIGHUP stays ignored where it was ignored
-/// when the process began, as `nohup` has it.
+/// Lets SIGINT, SIGTERM and SIGHUP set the flag that is returned, if the process is the program's own. SIGHUP
+/// stays ignored where it was ignored when the process began, as `nohup` has it.
 ///
 /// # Errors
 /// If no handler can be set.

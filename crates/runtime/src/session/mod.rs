@@ -559,8 +559,9 @@ impl Session {
         Ok(())
     }
 
-    /// Sets the number of micro-batches whose mean the next updates take, in place of [`Training::accumulate`]; with 1
-    /// they take the sum of as many as there were. Only where micro-batches are summed.
+    /// Sets the number of micro-batches whose mean the next updates take, in place of
+    /// [`Training::accumulate`]; with 1 they take the sum of as many as there were. Only where micro-batches
+    /// are summed.
     ///
     /// # Errors
     /// `Config` for none, or where each is a step.
