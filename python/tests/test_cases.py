@@ -1,7 +1,9 @@
 """`torch.compile(model, backend="headwater")` beside eager mode on awkward programs; see `awkward.py`."""
 
 import copy
+import os
 import sys
+import threading
 import warnings
 from typing import Any
 
@@ -263,3 +265,32 @@ def test_which_results_get_cotangents_is_foreseen(monkeypatch: pytest.MonkeyPatc
             f(x())[at].sum().backward()
             counts.append(runs)
         assert counts[4:] == [1] * len(counts[4:]), counts
+
+
+def test_threads_and_a_forked_child() -> None:
+    module = M(lambda m, x: torch.tanh(x @ m.w) @ m.w)
+    f = compiled(module)
+    batches = [x(32, 4, grad=True) for _ in range(8)]
+    f(batches[0]).sum().backward()
+    found: dict[int, torch.Tensor] = {}
+
+    def work(at: int) -> None:
+        for _ in range(20):
+            (found[at],) = torch.autograd.grad(f(batches[at]).sum(), batches[at])
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for at, batch in enumerate(batches):
+        (want,) = torch.autograd.grad(module(batch).sum(), batch)
+        compare(found[at], want)
+    with torch.no_grad():
+        want = module(batches[0])
+        f(batches[0])
+        child = os.fork()
+        if child == 0:
+            close = torch.allclose(f(batches[0]), want, rtol=1e-4, atol=1e-5)
+            os._exit(0 if close else 1)
+        assert os.waitpid(child, 0)[1] == 0
