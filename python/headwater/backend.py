@@ -101,6 +101,7 @@ class _Graph:
         #: Positions of arguments whose sizes may change from call to call.
         self._changing: list[int] = []
         self._eager: Optional[Callable[..., Any]] = None
+        self._inductor = _Inductor(graph)
         for i, node in enumerate(n for n in graph.graph.nodes if n.op == "placeholder"):
             value = node.meta.get("example_value")
             if isinstance(value, torch.Tensor):
@@ -174,20 +175,21 @@ class _Graph:
 
             return fail
         where = "eager PyTorch" if self._options.unsupported == "eager" else "Inductor"
-        text = f"headwater: a graph runs in {where}: " + "; ".join(map(str, refusals))
+        text = f"headwater: a graph runs in {where}: {'; '.join(map(str, refusals))}"
         if text not in _WARNED:
             _WARNED.add(text)
             warnings.warn(text, UnsupportedWarning, stacklevel=2)
         if self._options.unsupported == "eager":
             return self._graph.forward
-        return _Inductor(self._graph)
+        return self._inductor
 
 
 class _Inductor:
     """A graph compiled by Inductor at its first call, when its arguments are there."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
-        self._graph, self._compiled = graph, None
+        self._graph = graph
+        self._compiled: Optional[Callable[..., Any]] = None
 
     def __call__(self, *args: Any) -> Any:
         if self._compiled is None:
