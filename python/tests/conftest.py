@@ -15,6 +15,7 @@ torch.set_num_threads(1)
 def _seed() -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
+    headwater.reset()
 
 
 class Pair:
