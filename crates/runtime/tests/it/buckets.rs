@@ -127,3 +127,24 @@ fn where_buckets_end_changes_no_bit() {
         assert_eq!(counts[2], 2 * LAYERS, "{name}");
     }
 }
+
+#[test]
+fn sums_are_divided_by_the_number_that_is_set() {
+    let norm = |divisor: u32, batches: u32| {
+        let training = Training { accumulate: 2, ..Training::default() };
+        let mut session = session(&training, BucketSize::default());
+        session.set_micro_batches(divisor).unwrap();
+        let program = session.program().unwrap();
+        let x: Vec<u8> = noise(4 * WIDTH, 1.0).into_iter().flat_map(f32::to_le_bytes).collect();
+        session.begin_step().unwrap();
+        (0..batches).for_each(|_| session.gradients(program, &[&x]).unwrap());
+        session.update(0.01).unwrap().norm
+    };
+    // Powers of two round nothing.
+    assert_eq!(norm(1, 4), 4.0 * norm(1, 1));
+    assert_eq!(norm(4, 4), norm(1, 1));
+    let mut summed = session(&Training { accumulate: 2, ..Training::default() }, BucketSize::default());
+    assert_eq!(summed.set_micro_batches(0).unwrap_err().code(), "HW-R004");
+    let mut single = session(&Training::default(), BucketSize::default());
+    assert_eq!(single.set_micro_batches(1).unwrap_err().code(), "HW-R004");
+}
