@@ -2,8 +2,8 @@
 //! refusals.
 
 use crate::support::*;
-use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::graph::verify::verify;
+use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::{DType, Layout, Registry, Shape};
 use headwater_import::{Archive, Dims, GivenTensor, Imported, Program, Result};
 use serde_json::Value;
