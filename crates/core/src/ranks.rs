@@ -156,7 +156,8 @@ mod tests {
             assert_eq!(stack, [0]);
             assert_eq!(most, pending(lanes), "{lanes} lanes");
             let mut want = halving(lanes);
-            (made.sort_unstable(), want.sort_unstable());
+            made.sort_unstable();
+            want.sort_unstable();
             assert_eq!(made, want, "{lanes} lanes");
         }
     }

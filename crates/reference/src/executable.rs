@@ -190,8 +190,8 @@ impl Shared {
     /// Writes the results of a step that is a collective.
     fn write(&self, i: usize, results: &[Tensor], all: &mut Locked, user: User) -> Result<()> {
         self.take_writes(i, all, user)?;
-        let written = self.plan.steps[i].writes.iter().zip(results);
-        written.into_iter().try_for_each(|(v, t)| interpreter::store(v, t, all))?;
+        let mut written = self.plan.steps[i].writes.iter().zip(results);
+        written.try_for_each(|(v, t)| interpreter::store(v, t, all))?;
         self.end(i, all, user)
     }
 

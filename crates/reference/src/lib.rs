@@ -17,6 +17,7 @@
 //! It knows no model and no pass. A new device starts as a copy of this crate.
 #![forbid(unsafe_code)]
 
+mod clock;
 pub mod device;
 mod executable;
 pub mod machine;

@@ -1,59 +1,20 @@
 //! Streams of work on one device, or on several that meet in collectives: delayed, interleaved by a seed, and
 //! ordered by events alone.
 
+pub(crate) use crate::clock::User;
+pub use crate::clock::{Clock, StreamId};
 use crate::meeting::{Issue, meet};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::fail;
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Number of a stream.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct StreamId(pub u32);
-
-impl fmt::Display for StreamId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
-/// The part of each stream that is known to be over: a vector clock.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Clock(BTreeMap<StreamId, u64>);
-
-impl Clock {
-    /// True if work number `time` of a stream is over.
-    pub fn knows(&self, stream: StreamId, time: u64) -> bool {
-        self.0.get(&stream).is_some_and(|&t| t >= time)
-    }
-
-    /// Learns that work up to number `time` of a stream is over.
-    pub fn learn(&mut self, stream: StreamId, time: u64) {
-        let known = self.0.entry(stream).or_default();
-        *known = time.max(*known);
-    }
-
-    /// Learns all that another clock knows.
-    pub fn join(&mut self, other: &Clock) {
-        other.0.iter().for_each(|(&s, &t)| self.learn(s, t));
-    }
-}
 
 /// A mark in a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mark {
     pub stream: StreamId,
     pub time: u64,
-}
-
-/// A user of memory: work on a stream, and what it knows of the others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct User<'a> {
-    pub stream: StreamId,
-    pub time: u64,
-    pub clock: &'a Clock,
 }
 
 type Task = Box<dyn FnOnce(User) -> Result<()> + Send>;
@@ -291,9 +252,10 @@ impl State {
             return false;
         }
         let s = able[self.below(able.len())];
-        match (&self.streams[s].jobs.front(), all) {
-            (Some(Job { work: Work::Meet(_), .. }), Some(all)) => self.meet(&all),
-            _ => self.job(s),
+        let meets = matches!(self.streams[s].jobs.front(), Some(Job { work: Work::Meet(_), .. }));
+        match all.filter(|_| meets) {
+            Some(all) => self.meet(&all),
+            None => self.job(s),
         }
         true
     }

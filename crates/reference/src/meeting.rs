@@ -1,6 +1,6 @@
 //! Collectives of several ranks: what each issues, and what they compute when all have come.
 
-use crate::machine::{Clock, StreamId, User};
+use crate::clock::{Clock, StreamId, User};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::graph::Origin;
 use headwater_core::ops::collective::{axis, ranks};

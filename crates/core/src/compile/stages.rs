@@ -2,11 +2,11 @@
 
 use super::{CompiledGraph, Goal, GradientRequest, Instrument, Options, ParameterGradient, cotangent, loss};
 use crate::diagnostic::Result;
-use crate::graph::states::{Declared, State};
-use crate::graph::{Builder, Def, Graph, InputRole, Output, OutputRole, verify};
+use crate::graph::{Builder, Def, Graph, InputRole, Output, OutputRole};
 use crate::pass::precision::Level;
 use crate::pass::{self, recognize::Exactness};
 use crate::target::Target;
+use crate::train::states::{self, Declared, State};
 use crate::train::{self, StateKey};
 use crate::{DType, ensure, fail};
 
@@ -291,9 +291,9 @@ pub static STAGES: [Stage; 22] = [
         run: |c, o, _| {
             let asked = o.reduce && o.goal == Goal::Train;
             if asked {
-                c.graph = pass::reduce(std::mem::take(&mut c.graph), &c.bindings, &o.mesh)?;
+                c.graph = train::reduce(std::mem::take(&mut c.graph), &c.bindings, &o.mesh)?;
             }
-            verify::on_ranks(&c.graph, &declared(o.goal, asked))
+            states::on_ranks(&c.graph, &declared(o.goal, asked))
         },
     },
     Stage {

@@ -4,7 +4,6 @@
 pub mod builder;
 mod ops;
 pub mod parse;
-pub mod states;
 pub mod text;
 pub mod verify;
 

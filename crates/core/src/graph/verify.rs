@@ -45,7 +45,8 @@ pub enum Rule {
     V12Key,
     /// A node uses only values of its own phase or an earlier one.
     V13Phases,
-    /// Where several ranks run the graph, no rank's own numbers pass for the run's ([`super::states`]).
+    /// Where several ranks run the graph, no rank's own numbers pass for the run's
+    /// ([`crate::train::states`]).
     V14Ranks,
 }
 
@@ -94,18 +95,6 @@ pub fn violations(graph: &Graph) -> Vec<Violation> {
         check.phases();
     }
     check.found
-}
-
-/// Checks the rule of graphs that several ranks run, [`Rule::V14Ranks`]; `declared`: what is known of inputs
-/// and asked of outputs.
-///
-/// # Errors
-/// `Graph`: the first violation, with the operator and the model's line that make it.
-pub fn on_ranks(graph: &Graph, declared: &super::states::Declared) -> Result<()> {
-    match super::states::violations(graph, declared).into_iter().next() {
-        Some(v) => Err(v.error),
-        None => Ok(()),
-    }
 }
 
 struct Check<'a> {

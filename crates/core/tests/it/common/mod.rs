@@ -59,6 +59,11 @@ pub fn graphs_of_all_operators() -> Vec<(String, Graph, Vec<Tensor>)> {
     all_cases().map(|(op, c)| (op, graph_of(op, &c), c.name)).map(named).collect()
 }
 
+/// True if one rank can run the graph by itself.
+pub fn is_alone(graph: &Graph) -> bool {
+    graph.nodes.iter().all(|n| headwater_core::ops::collective::ranks(&n.attrs) == 1)
+}
+
 /// The same without gradients.
 pub fn forward_graphs_of_all_operators() -> Vec<(String, Graph, Vec<Tensor>)> {
     all_cases().map(|(op, c)| (op, built(op, &c, false), c.name)).map(named).collect()

@@ -2,12 +2,12 @@
 //! their own. The sum takes the bucket's place, so that norms and updates read it as they read a bucket of one
 //! rank. Its bits are those of recursive halving ([`crate::ranks::halving`]).
 
+use super::key::{Kept, StateKey};
 use crate::diagnostic::{Code, Error, Result};
 use crate::graph::{Builder, Def, Graph, OutputRole, Phase};
 use crate::ops::collective::{all_reduce::ALL_REDUCE, on};
 use crate::plan::{Bindings, Place};
 use crate::ranks::{DATA, Mesh};
-use crate::train::{Kept, StateKey};
 
 /// Puts a sum over the ranks behind every bucket, in the order of their places, whatever the order in which
 /// they are completed: all ranks then meet in the same order, even where their programs are of batches of other

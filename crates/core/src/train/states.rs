@@ -8,16 +8,16 @@
 //! The analysis is conservative: a value of which it does not know that it is the same, or split, is own. (Of
 //! parts, sums are own: they are partial.)
 
-use super::verify::{Rule, Violation};
-use super::{Graph, Input, InputRole, Node, OutputRole, ValueId};
-use crate::diagnostic::{Code, Error};
+use super::key::{Kept, StateKey};
+use crate::diagnostic::{Code, Error, Result};
+use crate::graph::verify::{Rule, Violation};
+use crate::graph::{Graph, Input, InputRole, Node, Origin, OutputRole, ValueId};
 use crate::ops::Body;
 use crate::ops::collective::{
     all_gather::ALL_GATHER, all_reduce::ALL_REDUCE, broadcast::BROADCAST, ranks,
     reduce_scatter::REDUCE_SCATTER, shard::SHARD,
 };
 use crate::row::Instr;
-use crate::train::{Kept, StateKey};
 use std::fmt;
 
 /// State of a value on an axis.
@@ -99,6 +99,18 @@ struct Walk<'a> {
 /// The states of all values.
 pub fn states(graph: &Graph, declared: &Declared) -> Vec<State> {
     walk(graph, declared).states
+}
+
+/// Checks rule V14 of a graph that several ranks run; `declared`: what is known of its inputs and asked of its
+/// outputs.
+///
+/// # Errors
+/// `Graph`: the first violation, with the operator and the model's line that make it.
+pub fn on_ranks(graph: &Graph, declared: &Declared) -> Result<()> {
+    match violations(graph, declared).into_iter().next() {
+        Some(v) => Err(v.error),
+        None => Ok(()),
+    }
 }
 
 /// All that breaks rule V14; empty if nothing does. The graph keeps the other rules.
@@ -233,7 +245,7 @@ impl Walk<'_> {
         let (first, _) = self.graph.producer(v)?;
         loop {
             let Some((node, _)) = self.graph.producer(v) else { return Some(first) };
-            if *self.graph.origin(node) != super::Origin::default() {
+            if *self.graph.origin(node) != Origin::default() {
                 return Some(node);
             }
             match node.operands().find(|w| self.state(*w) == have).or_else(|| node.operands().next()) {
