@@ -516,7 +516,7 @@ impl<'a> Trainer<'a> {
                 let lost = self.session.underflow(program)?;
                 sums.underflow = Some(sums.underflow.unwrap_or_default().and(lost));
             }
-            if batches.ends_lane(number) {
+            if self.config.lanes > 1 && batches.ends_lane(number) {
                 self.timed("sums of lanes", None, |t| t.session.end_lane())?;
             }
         }

@@ -245,28 +245,24 @@ impl<'a> Lowering<'a> {
                         Some(v) => Some(self.contiguous(v, node)?),
                     });
                 }
-                let writes: Vec<Storage> = match self.reduced_bucket(node) {
-                    Some(place) => {
-                        let own = self.allocate(node.outputs[0], &types[0], Some(place));
-                        self.storage[node.outputs[0].0 as usize] = Some(own.clone());
-                        vec![own]
-                    }
-                    None => node.outputs.iter().map(|&v| self.define(v)).collect(),
-                };
+                let mut writes = None;
                 if support == Support::Expand {
-                    if self.expanded(node, &cx, &reads, &writes, flops)? {
+                    let own = self.written(node, &types);
+                    if self.expanded(node, &cx, &reads, &own, flops)? {
                         return Ok(());
                     }
                     // Layouts that it does not take.
                     for (read, v) in reads.iter_mut().zip(&node.inputs) {
                         *read = v.map(|v| self.contiguous(v, node)).transpose()?;
                     }
-                    if self.expanded(node, &cx, &reads, &writes, flops)? {
+                    if self.expanded(node, &cx, &reads, &own, flops)? {
                         return Ok(());
                     }
+                    writes = Some(own);
                 }
                 let bytes = operators.workspace(node.op, &cx, &types);
                 let workspace = (bytes > 0).then(|| self.workspace(node, bytes));
+                let writes = writes.unwrap_or_else(|| self.written(node, &types));
                 let work = Work::Kernel { op: node.op, attrs: node.attrs.clone() };
                 self.push(node, work, reads, writes, workspace, flops);
             }
@@ -346,6 +342,18 @@ impl<'a> Lowering<'a> {
             self.common.insert(stream, buffer);
         }
         buffer
+    }
+
+    /// The storage of a node's outputs: a bucket that is summed over the ranks has its place already.
+    fn written(&mut self, node: &Node, types: &[TensorType]) -> Vec<Storage> {
+        match self.reduced_bucket(node) {
+            Some(place) => {
+                let own = self.allocate(node.outputs[0], &types[0], Some(place));
+                self.storage[node.outputs[0].0 as usize] = Some(own.clone());
+                vec![own]
+            }
+            None => node.outputs.iter().map(|&v| self.define(v)).collect(),
+        }
     }
 
     /// Refuses what the device does not run at all.
