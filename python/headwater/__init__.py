@@ -31,7 +31,7 @@ __all__ = [
     "reset",
 ]
 
-#: What needs PyTorch, by the module that has it: loaded when it is asked for.
+#: Names that need PyTorch, by the module that has them: loaded at first use.
 _LAZY = {
     "Counters": "backend",
     "Report": "report",

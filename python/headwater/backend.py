@@ -57,7 +57,7 @@ def reset() -> None:
 class Options:
     """`options` of `torch.compile`."""
 
-    #: Where a graph goes that is refused: "eager", "error" (raises `Unsupported`), or "inductor".
+    #: The way in which a refused graph runs: "eager", "error" (raises `Unsupported`), or "inductor".
     unsupported: str = "eager"
     #: True if the first run of each graph is compared with eager mode.
     check: bool = False
@@ -350,7 +350,7 @@ class _Apply(torch.autograd.Function):
         with torch.no_grad():
             found = _Apply.gradients(ctx, cotangents)
         if torch.is_grad_enabled() and any(g is not None for g in found):
-            # What reads these gradients cannot be differentiated: `once_differentiable` sees that by the cotangents
+            # Readers of these gradients cannot be differentiated: `once_differentiable` sees that by the cotangents
             # alone, but they depend on the arguments too.
             tensors = [g.requires_grad_() for g in found if g is not None]
             refused = iter(torch._C._functions.DelayedError(_TWICE, len(tensors))(*tensors))

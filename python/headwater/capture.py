@@ -6,7 +6,7 @@ written as PyTorch's own JSON, without weights. The model itself is never run fo
 import copy
 import json
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence
 from unittest import mock
 
 import torch
@@ -194,19 +194,26 @@ def lost(graph: torch.fx.GraphModule) -> list[Refusal]:
     return found
 
 
+def operand(value: Any, name: str) -> Optional[Refusal]:
+    """The reason why a plan cannot take an argument, if there is one."""
+    if not isinstance(value, torch.Tensor):
+        return Refusal(f"{name}, an argument of the graph, is of type {type(value).__name__}, not a tensor")
+    if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return Refusal(f"{name} is a {type(value).__name__}, a subclass of torch.Tensor")
+    if value.device.type != "cpu" or value.layout is not torch.strided or value.is_quantized:
+        return Refusal(f"{name} is not a dense tensor on the CPU ({value.layout}, {value.device})")
+    if value.dtype not in DTYPES or value.is_conj() or value.is_neg():
+        return Refusal(f"{name} is of {value.dtype}")
+    return None
+
+
 def _operands(nodes: Sequence[torch.fx.Node], examples: Sequence[Any], names: dict[int, str]) -> list[Refusal]:
     """Arguments that a program cannot take."""
     found = []
     for node, e in zip(nodes, examples):
         name = names.get(id(e), node.name)
-        if not isinstance(e, torch.Tensor):
-            found.append(Refusal(f"{name}, an argument of the graph, is of type {type(e).__name__}, not a tensor"))
-        elif type(e) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-            found.append(Refusal(f"{name} is a {type(e).__name__}, a subclass of torch.Tensor"))
-        elif e.device.type != "cpu" or e.layout is not torch.strided or e.is_quantized:
-            found.append(Refusal(f"{name} is not a dense tensor on the CPU ({e.layout}, {e.device})"))
-        elif e.dtype not in DTYPES or e.is_conj() or e.is_neg():
-            found.append(Refusal(f"{name} is of {e.dtype}"))
+        if refusal := operand(e, name):
+            found.append(refusal)
         elif id(e) not in names and e.requires_grad:
             found.append(Refusal(f"{name} requires a gradient, and is no parameter of the model or the loss function"))
         elif isinstance(e, torch.nn.Parameter) and e.dtype is not torch.float32:

@@ -48,7 +48,7 @@ class WithoutDropout(TorchFunctionMode):
         elif func is F.multi_head_attention_forward:
             return self._call(func, args, kwargs, dropout_p=0.0)
         elif func in RECURRENT:
-            # (input, hx, params, bias, layers, dropout, …), or with the sizes of packed batches behind the input.
+            # (input, hx, params, bias, layers, dropout, …), or with the sizes of packed batches after the input.
             at = 6 if isinstance(args[1], torch.Tensor) and isinstance(args[3], (list, tuple)) else 5
             args[at] = 0.0
         return func(*args, **kwargs)

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import traceback as fx_traceback
 
 from headwater import _headwater
-from headwater.capture import DTYPES, Described, first_line, lost, to_json
+from headwater.capture import DTYPES, Described, first_line, lost, operand, to_json
 from headwater.errors import Refusal, Unsupported
 
 
@@ -228,14 +228,8 @@ def _operands(args: Sequence[Any], names: Sequence[str]) -> list[Refusal]:
     for name, a in zip(names, args):
         if isinstance(a, (int, bool)) and not isinstance(a, torch.SymInt):
             continue
-        if not isinstance(a, torch.Tensor):
-            found.append(Refusal(f"{name} is of type {type(a).__name__}, not a tensor"))
-        elif type(a) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-            found.append(Refusal(f"{name} is a {type(a).__name__}, a subclass of torch.Tensor"))
-        elif a.device.type != "cpu" or a.layout is not torch.strided or a.is_quantized:
-            found.append(Refusal(f"{name} is not a dense tensor on the CPU ({a.layout}, {a.device})"))
-        elif a.dtype not in DTYPES or a.is_conj() or a.is_neg():
-            found.append(Refusal(f"{name} is of {a.dtype}"))
+        if refusal := operand(a, name):
+            found.append(refusal)
     return found
 
 

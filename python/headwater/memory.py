@@ -5,7 +5,7 @@ from typing import Any, Sequence
 
 import torch
 
-#: Bytes from which the system is asked for huge pages.
+#: Bytes from which huge pages are requested.
 LARGE = 2 << 20
 
 

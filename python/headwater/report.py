@@ -23,7 +23,7 @@ class GraphReport:
     without_gradient: list[tuple[str, str]] = field(default_factory=list)
     #: Bytes from a forward pass to its backward pass, and how many of these the backward pass reads.
     activation_bytes: tuple[int, int] = (0, 0)
-    #: What the importer dropped or assumed.
+    #: Notes of the importer: parts of the program that it dropped or assumed.
     notes: list[str] = field(default_factory=list)
 
 
@@ -32,7 +32,7 @@ class Report:
     """The graphs of a model."""
 
     graphs: list[GraphReport]
-    #: Where TorchDynamo ends a graph, and how often.
+    #: Places at which TorchDynamo ends a graph, and how often.
     breaks: dict[str, int]
 
     @property

@@ -49,7 +49,7 @@ def compile_step(
 
     With `check`, the first step is also computed in eager mode, without dropout in both: the loss and each gradient must agree
     within bounds that are derived from the graph, else `Mismatch` is raised and the module stays as it was. It costs one eager
-    step and memory for its gradients, and three runs in float64 where terms of a gradient cancel.
+    step and memory for its gradients, and 18 runs in float64 where terms of a gradient cancel.
 
     `threads`: of the plans, by default as many as torch has.
 
@@ -372,7 +372,7 @@ class _State:
         """Moves the optimizer's moments to our memory, and gives its counts of steps places side by side."""
         self._moments: list[dict[str, torch.Tensor]] = []
         self._counts: Optional[torch.Tensor] = None
-        #: Of NAdam: the products of momenta, side by side.
+        #: NAdam's products of momenta, contiguous.
         self._products: Optional[torch.Tensor] = None
         if not isinstance(self._rule, optim.SGD):
             memory = mapping(4 * max(1, len(self.parameters)))

@@ -638,7 +638,7 @@ def observed(made: Case, compiled: Optional[Callable[[nn.Module], Run]] = None, 
     try:
         shown: Any = made.scenario(module, run)
     except Exception as e:
-        # How far gradients had come is of no account.
+        # Gradients of an unfinished step are not compared.
         return e
     gradients = {name: p.grad for name, p in module.named_parameters()}
     return shown, gradients, dict(module.named_buffers()), {name: p.detach() for name, p in module.named_parameters()}

@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the halves of one graph have in common: stream and arenas. Its passes run one at a time.
+/// State that the halves of one graph share: stream and arenas. Its passes run one at a time.
 #[pyclass(frozen, module = "headwater._headwater")]
 pub(crate) struct Context {
     context: Arc<callable::Context>,
@@ -40,7 +40,7 @@ impl Context {
     }
 }
 
-/// What a forward pass keeps for its backward pass, which takes it. Its memory is given back with it.
+/// Activations that a forward pass keeps for its backward pass, which takes them and returns their memory.
 #[pyclass(frozen, module = "headwater._headwater")]
 pub(crate) struct Activations {
     held: Mutex<Option<callable::Activations>>,
@@ -54,10 +54,10 @@ type Described = (String, String, String, Vec<usize>, bool);
 pub(crate) struct Halves {
     callable: Mutex<Callable>,
     turn: Arc<Mutex<()>>,
-    /// What goes in: tensors of role "user", "constant", "rng".
+    /// Inputs: tensors of role "user", "constant", "rng".
     #[pyo3(get)]
     inputs: Vec<Described>,
-    /// What comes out: of role "result", or "written" under the name of the input that is written.
+    /// Outputs: of role "result", or "written" under the name of the input that is written.
     #[pyo3(get)]
     results: Vec<Described>,
     /// Gradients: name of the input, bucket, first element there, sizes, and the results that the input
@@ -100,14 +100,8 @@ impl Halves {
     ) -> PyResult<Halves> {
         let (graph, turn, context) = (program.graph.clone(), context.turn.clone(), context.context.clone());
         guarded(py, move || {
-            let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
-            let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
-            let alone = outputs.is_empty() || wanted.is_empty();
-            let options = Options {
-                goal: if alone { Goal::Forward } else { Goal::Train },
-                derivative: GradientRequest::Vjp { outputs: &outputs, inputs: &wanted },
-                ..Options::default()
-            };
+            let (outputs, wanted) = (strs(&outputs), strs(&wanted));
+            let options = options(&outputs, &wanted);
             let callable = Callable::new(&context, (*graph).clone(), &options)?;
             let gradient = |g: &callable::Gradient| {
                 let first = g.offset / g.ty.dtype.size();
@@ -177,13 +171,27 @@ impl Halves {
         &self,
         work: impl FnOnce(&mut Callable, &Buffers) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        // A panic left nothing behind that the next run would read.
+        // A panic left nothing that the next run would read.
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mut callable = self.callable.lock().unwrap_or_else(PoisonError::into_inner);
         let device = callable.context().device().clone();
         let done = work(&mut callable, &Buffers(device.as_ref()))?;
         callable.finish()?;
         Ok(done)
+    }
+}
+
+fn strs(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+/// A graph with the gradients of `wanted` inputs for cotangents of `outputs`, or its forward pass alone if there are none.
+fn options<'a>(outputs: &'a [&'a str], wanted: &'a [&'a str]) -> Options<'a> {
+    let alone = outputs.is_empty() || wanted.is_empty();
+    Options {
+        goal: if alone { Goal::Forward } else { Goal::Train },
+        derivative: GradientRequest::Vjp { outputs, inputs: wanted },
+        ..Options::default()
     }
 }
 
@@ -204,14 +212,8 @@ pub(crate) fn compare(
 ) -> PyResult<Vec<Difference>> {
     let graph = program.graph.clone();
     guarded(py, move || {
-        let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
-        let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
-        let alone = outputs.is_empty() || wanted.is_empty();
-        let options = Options {
-            goal: if alone { Goal::Forward } else { Goal::Train },
-            derivative: GradientRequest::Vjp { outputs: &outputs, inputs: &wanted },
-            ..Options::default()
-        };
+        let (outputs, wanted) = (strs(&outputs), strs(&wanted));
+        let options = options(&outputs, &wanted);
         let inputs = check::Inputs { tensors: Contents::new(tensors), feeds };
         let (got, want) = (Contents::new(got), Contents::new(want));
         check::judge(&options, &graph, &inputs, |_, name| {

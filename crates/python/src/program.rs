@@ -43,7 +43,7 @@ pub(crate) struct Program {
     /// Parameters, buffers and inputs that a run writes.
     #[pyo3(get)]
     written: Vec<String>,
-    /// What the importer dropped or assumed.
+    /// Notes of the importer: parts of the program that it dropped or assumed.
     #[pyo3(get)]
     notes: Vec<String>,
 }
