@@ -111,7 +111,7 @@ impl Context {
     }
 }
 
-/// What a forward pass keeps for its backward pass. Dropped, its memory serves the next forward pass.
+/// Activations that a forward pass keeps for its backward pass. When dropped, their memory is reused by the next forward pass.
 pub struct Activations {
     context: Arc<Context>,
     arena: Option<Arc<dyn Buffer>>,
@@ -257,22 +257,22 @@ impl Callable {
         &self.context
     }
 
-    /// What goes in, in the order of the graph's inputs.
+    /// Inputs, in the order of the graph's inputs.
     pub fn inputs(&self) -> &[Port] {
         &self.inputs
     }
 
-    /// What the forward pass returns, in the order of the graph's outputs.
+    /// Results of the forward pass, in the order of the graph's outputs.
     pub fn results(&self) -> &[Port] {
         &self.results
     }
 
-    /// What the backward pass takes, in the order in which the outputs were named.
+    /// Cotangents that the backward pass takes, in the order in which the outputs were named.
     pub fn cotangents(&self) -> &[Port] {
         &self.cotangents
     }
 
-    /// What the backward pass returns.
+    /// Gradients that the backward pass returns.
     pub fn gradients(&self) -> &[Gradient] {
         &self.gradients
     }

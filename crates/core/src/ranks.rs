@@ -55,7 +55,7 @@ pub enum Exchange {
     Broadcast {
         /// The rank that sends.
         root: usize,
-        /// What it sends.
+        /// The bytes that it sends.
         bytes: Vec<u8>,
     },
     /// Nothing: it is over when every rank has posted it.

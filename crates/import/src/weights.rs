@@ -128,7 +128,7 @@ fn extent(dtype: DType, layout: &Layout) -> (usize, usize) {
 /// The parameters, buffers and constants of a program.
 #[derive(Debug)]
 pub(crate) enum Tensors {
-    /// Of an archive.
+    /// The weights of an archive.
     Stored(Arc<Archive>, Weights),
     /// In memory that the caller keeps, by name.
     Given(HashMap<String, Placed>),

@@ -38,7 +38,7 @@ pub trait Driver: Send + Sync + 'static {
     /// The construct that has no kernel.
     fn lower(&self, step: &Step, origin: &Origin) -> Result<Lowered<Self::Program>, Refusal>;
 
-    /// The step as a call of the vendor's library, if that is asked for: `None` for steps that it has no function for.
+    /// The step as a call of the vendor's library, if that is requested: `None` for steps that it has no function for.
     fn library(&self, step: &Step, origin: &Origin) -> Option<LibraryChoice<Self>>
     where
         Self: Sized;

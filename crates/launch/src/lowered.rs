@@ -74,14 +74,14 @@ pub enum LoweredArg {
     Read {
         /// Position among the step's reads.
         operand: usize,
-        /// Bytes behind the operand's first element.
+        /// Byte offset from the operand's first element.
         bytes: u64,
     },
     /// Address of an operand that is written.
     Write {
         /// Position among the step's writes.
         operand: usize,
-        /// Bytes behind the operand's first element.
+        /// Byte offset from the operand's first element.
         bytes: u64,
     },
     /// Address in scratch memory, which all launches of a device's executable share, one after the other. It begins
@@ -124,7 +124,7 @@ impl<P> Default for Lowered<P> {
     }
 }
 
-/// A step as a call of a vendor's library, with launches before and behind it.
+/// A step as a call of a vendor's library, with launches before and after it.
 #[derive(Clone, Debug)]
 pub struct LibraryStep<O, P> {
     /// The call, ready.

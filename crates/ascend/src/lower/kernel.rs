@@ -84,7 +84,7 @@ pub fn takes_strides(op: &OpDef) -> bool {
 /// An operator that is a sequence of launches.
 struct Composed {
     op: &'static str,
-    /// True if operands are taken as they lie; otherwise they are contiguous.
+    /// True if strided operands are taken; otherwise they are made contiguous.
     strided: bool,
     launches: fn(&mut Sequence, &OpCx) -> Result<(), Refusal>,
 }
@@ -94,7 +94,7 @@ fn find(op: &OpDef) -> Option<&'static Composed> {
     COMPOSED.iter().find(|composed| composed.op == op.name)
 }
 
-/// Of products, over operands as they lie.
+/// An entry that takes strided operands, such as a product.
 const fn strided(op: &'static str, launches: fn(&mut Sequence, &OpCx) -> Result<(), Refusal>) -> Composed {
     Composed { op, strided: true, launches }
 }

@@ -148,7 +148,7 @@ pub fn products_backward(s: &mut Sequence, cx: &OpCx) -> Result<()> {
     Ok(())
 }
 
-/// Combines each element of `[before, n, after]` with those before it, or with `reverse` those behind it, in
+/// Combines each element of `[before, n, after]` with those before it, or with `reverse` those after it, in
 /// f32.
 fn doubled(
     s: &mut Sequence,

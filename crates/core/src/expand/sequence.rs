@@ -118,7 +118,7 @@ impl View {
 /// A step of an expansion.
 #[derive(Clone, Debug)]
 pub struct ExpandedStep {
-    /// What it computes.
+    /// The function that the operation computes.
     pub work: Work,
     /// Operands read; `None` for one that is left out.
     pub reads: Vec<Option<View>>,

@@ -45,8 +45,8 @@ pub enum Rule {
     V12Key,
     /// A node uses only values of its own phase or an earlier one.
     V13Phases,
-    /// Where several ranks run the graph, no rank's own numbers pass for the run's
-    /// ([`crate::train::states`]).
+    /// In a graph of several ranks, state and results of the run are the same on all of them, or declared as
+    /// split ([`crate::train::states`]).
     V14Ranks,
 }
 

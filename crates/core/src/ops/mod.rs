@@ -167,7 +167,7 @@ pub enum Body {
     Update(fn(&OpCx, &[Option<&Tensor>], &[TensorType]) -> Result<Vec<Tensor>>),
     /// Expanded into other operators right after import: `(builder, context, inputs)` to outputs.
     Decompose(fn(&mut Builder, &OpCx, &[Option<ValueId>]) -> Result<Vec<ValueId>>),
-    /// What the ranks along an axis compute together: from the inputs of all ranks, in their order, to the
+    /// The function that the ranks along an axis compute together: from the inputs of all ranks, in their order, to the
     /// outputs of all, `(context, inputs by rank, output types)`. Types are the same on every rank. The
     /// function is the reference.
     Collective(fn(&OpCx, &collective::Given, &[TensorType]) -> Result<Vec<Vec<Tensor>>>),

@@ -172,9 +172,9 @@ impl Step {
 /// Types of a step's operands, for the rules of its operator.
 #[derive(Clone, Debug)]
 pub struct StepTypes {
-    /// Of its inputs; `None` where an optional one is left out.
+    /// Types of its inputs; `None` where an optional one is left out.
     pub inputs: Vec<Option<TensorType>>,
-    /// Of its results.
+    /// Types of its results.
     pub outs: Vec<TensorType>,
 }
 

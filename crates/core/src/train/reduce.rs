@@ -1,4 +1,4 @@
-//! Sums of gradients over ranks: a collective behind each bucket, on the axis of ranks that have batches of
+//! Sums of gradients over ranks: a collective after each bucket, on the axis of ranks that have batches of
 //! their own. The sum takes the bucket's place, so that norms and updates read it as they read a bucket of one
 //! rank. Its bits are those of recursive halving ([`crate::ranks::halving`]).
 
@@ -9,7 +9,7 @@ use crate::ops::collective::{all_reduce::ALL_REDUCE, on};
 use crate::plan::{Bindings, Place};
 use crate::ranks::{DATA, Mesh};
 
-/// Puts a sum over the ranks behind every bucket, in the order of their places, whatever the order in which
+/// Puts a sum over the ranks after every bucket, in the order of their places, whatever the order in which
 /// they are completed: all ranks then meet in the same order, even where their programs are of batches of other
 /// lengths.
 ///

@@ -54,7 +54,7 @@ pub const PROVED: f64 = 2.0;
 const SHARE: f64 = 1e-3;
 const EXACT: f64 = 1e-6;
 
-/// Of a value of ordinary size, the share below which a value without any error in the random runs may be
+/// The share of a value of ordinary size below which a value without any error in the random runs may be
 /// what roundings of f64 leave: of some thousand terms that cancel.
 pub(super) const CANCELLED: f64 = 4096.0 * f64::EPSILON;
 

@@ -311,7 +311,7 @@ pub fn run_from(args: impl IntoIterator<Item = OsString>) -> u8 {
 /// Runs a command line as [`run_from`], and returns what `--json` prints instead of printing it.
 ///
 /// # Errors
-/// What `error` says in that JSON.
+/// The message of `error` in that JSON.
 pub fn json_from(args: impl IntoIterator<Item = OsString>) -> Result<serde_json::Value> {
     signals::forget();
     let cli = Cli::try_parse_from(args)?;

@@ -242,7 +242,7 @@ fn mutations_of_all_goldens_are_found_in_every_precision() {
 }
 
 /// Rows without keys make loss and gradients NaN in any precision: no loss scale is at fault, and nothing is proved.
-/// Where f16 saturates, as on 310P, they are numbers, which is said.
+/// If f16 saturates, as on 310P, they are numbers, which is said.
 #[test]
 fn a_model_of_nan_differs_in_no_precision() {
     let at = |end: &str| {

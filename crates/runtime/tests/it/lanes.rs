@@ -23,7 +23,7 @@ fn bytes(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
     values.into_iter().flat_map(f32::to_le_bytes).collect()
 }
 
-/// What batch `number` is fed.
+/// Feeds of batch `number`.
 fn feeds(number: u64) -> Vec<Vec<u8>> {
     let phase = 0.7 * number as f32;
     vec![bytes(noise(BATCH * WIDTH, phase)), bytes(noise(BATCH * CLASSES, phase + 0.3)), vec![0; BATCH * 8]]

@@ -129,7 +129,7 @@ fn state_lies_in_lent_memory_where_its_owner_reads_and_writes_it() {
     let (moment, _) = find(&shared, &StateKey::moment("exp_avg", "a"));
     // SAFETY: as above.
     assert!(unsafe { moment.cast::<f32>().read() } != 0.0);
-    // What the owner writes is what the next step begins with.
+    // The next step begins with the bytes that the owner writes.
     // SAFETY: as above.
     unsafe { at.as_ptr().write_bytes(0, bytes) };
     step(&mut shared, [(0.0, 4), (0.0, 4)]);

@@ -1,4 +1,4 @@
-//! The parts of all ranks, one behind the other.
+//! The parts of all ranks, concatenated.
 
 use super::{NO_GRADIENT, first, joined, size, worlds};
 use crate::ops::{Body, Cost, OpDef, Precision};

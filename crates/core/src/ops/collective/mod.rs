@@ -22,7 +22,7 @@ use crate::{ensure, fail};
 pub type Given<'a> = [Vec<Option<&'a Tensor>>];
 
 const NO_GRADIENT: Derivative =
-    Derivative::NotDifferentiable("collectives are placed behind the gradients, not before");
+    Derivative::NotDifferentiable("collectives follow the gradients in a step, they do not precede them");
 
 /// Ranks that take part in a collective of these attributes; 1 if they do not say.
 pub fn ranks(attrs: &Attrs) -> usize {
@@ -92,7 +92,7 @@ fn elements(x: &Tensor, from: usize, ty: &TensorType) -> Tensor {
     Tensor { ty: ty.clone(), data }
 }
 
-/// Tensors one behind the other, as one of type `ty`.
+/// Tensors concatenated along the first dimension, as one of type `ty`.
 fn joined(parts: &[&Tensor], ty: &TensorType) -> Tensor {
     let data = match parts.first().map(|p| &p.data) {
         Some(Data::Int(_)) => Data::Int(parts.iter().flat_map(|p| p.ints().to_vec()).collect()),
