@@ -1,0 +1,21 @@
+//! The vendor's libraries, opened at run time: the driver (libcuda), the compiler (NVRTC) and matrix products
+//! (cuBLASLt).
+//!
+//! Each is a table of functions found by name ([`table`]). A machine without one gets an error that names
+//! what is missing, where it was looked for and what works without it. Objects own their handles and release
+//! them when dropped. A context whose work failed gives its first error to every later call.
+
+pub mod compile;
+pub mod context;
+pub mod error;
+pub mod graph;
+pub mod library;
+pub mod products;
+pub mod survey;
+pub mod table;
+
+pub use compile::Compiler;
+pub use context::{Context, DeviceMemory, Event, Function, PinnedMemory, Stream};
+pub use error::{Error, Result};
+pub use library::Installation;
+pub use survey::Survey;
