@@ -6,6 +6,7 @@ use crate::cpu::Cpu;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use headwater_ascend::Chip;
 use headwater_ascend::device::{Ascend, AscendOps, AscendSim};
+use headwater_cuda::Cuda;
 use headwater_reference::Reference;
 use std::sync::Arc;
 
@@ -53,6 +54,18 @@ pub static DEVICES: &[DeviceKind] = &[
             "" => Ok(Arc::new(Reference::new(0))),
             "wide" => Ok(Arc::new(Reference::wide(0))),
             other => Err(anyhow!("`reference` has no form `{other}`: use `reference` or `reference:wide`")),
+        },
+    },
+    DeviceKind {
+        name: "cuda",
+        qualifier: "N",
+        about: "an NVIDIA GPU of this machine, by its number from 0; needs the driver, NVRTC and cuBLASLt of CUDA 12.4 or \
+                later. Not yet measured on hardware",
+        open: |qualifier, _| {
+            let number = if qualifier.is_empty() { "0" } else { qualifier };
+            let number =
+                number.parse().with_context(|| format!("`cuda:{number}` is no number of a device"))?;
+            Ok(Arc::new(Cuda::open(number)?))
         },
     },
     DeviceKind {
@@ -135,10 +148,13 @@ mod tests {
             assert_eq!(open(name, 1).unwrap().name(), name);
         }
         let refused = |name: &str| open(name, 1).err().map(|e| e.to_string()).unwrap_or_default();
-        assert_eq!(refused("tpu"), "there is no device `tpu`: use cpu or reference or ascend or ascend-sim");
+        assert_eq!(
+            refused("tpu"),
+            "there is no device `tpu`: use cpu or reference or cuda or ascend or ascend-sim"
+        );
         assert!(refused("cpu:0").contains("takes no qualifier"));
         assert!(refused("reference:narrow").contains("no form `narrow`"));
-        assert!(refused("ascend:x").contains("no number"));
+        assert!(refused("ascend:x").contains("no number") && refused("cuda:x").contains("no number"));
         assert!(refused("ascend-sim:tpu").contains("use one of 910b1"));
         assert!(refused("ascend-sim:310p,quick").contains("use `ascend-sim:310p`"));
         let vendor = DeviceOptions { threads: 1, ascend_ops: AscendOps::Vendor };

@@ -13,6 +13,7 @@ use crate::runtime::session::MemoryUse;
 use crate::runtime::{Bytes, TrainConfig};
 use anyhow::{Result, ensure};
 use headwater_ascend::host::{CompilerOptions, Installation, RuntimeSettings, Survey};
+use headwater_cuda::host::Survey as CudaSurvey;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,8 +54,35 @@ struct Findings {
     machine: Machine,
     /// Absent where there is nothing of Ascend.
     ascend: Option<Survey>,
+    /// Absent where there is nothing of CUDA.
+    cuda: Option<Cuda>,
     /// Absent where no model is named.
     model: Option<Fit>,
+}
+
+/// Libraries and GPUs of NVIDIA's.
+#[derive(Serialize)]
+struct Cuda {
+    /// The driver, NVRTC and cuBLASLt.
+    libraries: Vec<CudaLibrary>,
+    /// GPUs that the driver knows.
+    gpus: Vec<CudaGpu>,
+}
+
+#[derive(Serialize)]
+struct CudaLibrary {
+    name: &'static str,
+    path: Option<PathBuf>,
+    /// Its version, or what is wrong with it.
+    state: String,
+}
+
+#[derive(Serialize)]
+struct CudaGpu {
+    name: String,
+    chip: String,
+    free: usize,
+    total: usize,
 }
 
 /// Memory of a model's training step.
@@ -97,9 +125,11 @@ pub fn run(args: &Args, device: &dyn Fn() -> Result<Arc<dyn Device>>, printer: P
     if let Some(survey) = &ascend {
         show_ascend(survey, printer);
     }
+    let cuda = CudaSurvey::of(&headwater_cuda::host::Installation::find());
+    let cuda = Some(cuda).filter(|s| !s.is_empty()).map(|survey| show_cuda(&survey, printer));
     let model = args.model.as_deref().map(|path| fits(args, path, &*device()?, printer)).transpose()?;
     let good = model.as_ref().is_none_or(|m| m.fits);
-    Outcome::of(&Findings { machine: m, ascend, model }, good)
+    Outcome::of(&Findings { machine: m, ascend, cuda, model }, good)
 }
 
 /// Memory of a training step of the model beside what there is.
@@ -182,5 +212,44 @@ fn show_ascend(survey: &Survey, printer: Printer) {
             t.row([m.what.clone(), m.needed_for.clone(), m.advice.clone()]);
         }
         printer.table(&t);
+    }
+}
+
+/// Tables of NVIDIA's libraries and GPUs, and of what is missing.
+fn show_cuda(survey: &CudaSurvey, printer: Printer) -> Cuda {
+    let mut t = Table::new("CUDA (not yet measured on hardware)", &["what", "found"]);
+    for l in &survey.libraries {
+        let place = l.path.as_ref().map_or(String::new(), |p| format!(", {}", p.display()));
+        t.row([l.name.into(), format!("{}{place}", l.state)]);
+    }
+    for gpu in &survey.gpus {
+        let (free, total) = gpu.memory;
+        let memory = format!("{} of {} free", text::bytes(free), text::bytes(total));
+        t.row([gpu.name.clone(), format!("{}, {memory}", gpu.chip)]);
+    }
+    printer.table(&t);
+    let missing: Vec<_> = survey.libraries.iter().filter(|l| !l.usable).collect();
+    if !missing.is_empty() {
+        let mut t = Table::new("Missing for CUDA", &["what", "without it", "to do"]);
+        for l in missing {
+            let advice = "install it, or name its folder in HEADWATER_CUDA_PATH (docs/cuda.md)";
+            t.row([l.name.into(), l.without.into(), advice.into()]);
+        }
+        printer.table(&t);
+    }
+    let library = |l: &headwater_cuda::host::survey::Library| CudaLibrary {
+        name: l.name,
+        path: l.path.clone(),
+        state: l.state.clone(),
+    };
+    let gpu = |g: &headwater_cuda::host::survey::Gpu| CudaGpu {
+        name: g.name.clone(),
+        chip: g.chip.clone(),
+        free: g.memory.0,
+        total: g.memory.1,
+    };
+    Cuda {
+        libraries: survey.libraries.iter().map(library).collect(),
+        gpus: survey.gpus.iter().map(gpu).collect(),
     }
 }
