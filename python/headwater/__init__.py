@@ -9,6 +9,7 @@ from headwater.commands import check, inspect
 from headwater.errors import Error, Mismatch, Refusal, Unsupported, UnsupportedWarning
 
 if TYPE_CHECKING:
+    from headwater import nn, ops
     from headwater.backend import Counters, counters, reset
     from headwater.report import Report, explain
     from headwater.step import Step, compile_step
@@ -28,6 +29,8 @@ __all__ = [
     "counters",
     "explain",
     "inspect",
+    "nn",
+    "ops",
     "reset",
 ]
 
@@ -42,8 +45,13 @@ _LAZY = {
     "reset": "backend",
 }
 
+#: Modules that need PyTorch.
+_MODULES = ("nn", "ops")
+
 
 def __getattr__(name: str) -> Any:
     if module := _LAZY.get(name):
         return getattr(importlib.import_module(f"headwater.{module}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"headwater.{name}")
     raise AttributeError(f"module 'headwater' has no attribute {name!r}")

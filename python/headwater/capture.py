@@ -16,6 +16,7 @@ from torch.fx import traceback as fx_traceback
 
 from headwater import _headwater
 from headwater.errors import Refusal, Unsupported
+from headwater.references import Interpreter
 
 DTYPES = {
     torch.float32: "f32",
@@ -154,7 +155,7 @@ class _Exported(torch.nn.Module):
         args = [next(fed) if name is None else getattr(self, name) for name in self.order]
         # Node by node, so that each operator keeps the module and the line of the model that it comes from.
         with fx_traceback.preserve_node_meta():
-            return torch.fx.Interpreter(self.graph).run(*args)[0]
+            return Interpreter(self.graph).run(*args)[0]
 
 
 def to_json(exported: torch.export.ExportedProgram, renamed: dict[str, str]) -> bytes:

@@ -14,6 +14,7 @@ from torch.fx import traceback as fx_traceback
 from headwater import _headwater
 from headwater.capture import DTYPES, Described, first_line, lost, operand, to_json
 from headwater.errors import Refusal, Unsupported
+from headwater.references import Interpreter
 
 
 @dataclass
@@ -134,7 +135,7 @@ class _Traced(torch.nn.Module):
         before = [(t.requires_grad, t._version) for t in tensors]
         # Node by node, so that each operator keeps the module and the line of the model that it comes from.
         with fx_traceback.preserve_node_meta():
-            outputs = torch.fx.Interpreter(self.graph).run(*args)
+            outputs = Interpreter(self.graph).run(*args)
         self.found.__init__()  # type: ignore[misc]
         for (required, version), t in zip(before, tensors):
             if self.grad and t._version != version and (t.requires_grad or required):
