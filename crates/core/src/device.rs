@@ -15,6 +15,7 @@
 
 use crate::diagnostic::Result;
 use crate::plan::{Plan, Step};
+use crate::ranks::Transport;
 use crate::target::{Support, Target};
 use std::any::Any;
 use std::fmt::Debug;
@@ -81,6 +82,17 @@ pub trait Device: Send + Sync {
             Support::Missing(why) => StepUse { host: Some(why), ..StepUse::default() },
         };
         plan.steps.iter().map(used).collect()
+    }
+
+    /// The other ranks that its plans meet in collectives; `None` if there is none.
+    fn transport(&self) -> Option<Arc<dyn Transport>> {
+        None
+    }
+
+    /// All that the bits of its results depend on beside the plan, such as the processor's instructions: ranks that differ
+    /// in it do not train together.
+    fn arithmetic(&self) -> String {
+        self.name().into()
     }
 
     /// Remarks on plans that were loaded and run, each given once, such as the time that compiling took.

@@ -10,18 +10,29 @@ use crate::tier::Tier;
 use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, Stream};
 use headwater_core::diagnostic::Result;
 use headwater_core::plan::Plan;
+use headwater_core::ranks::Transport;
 use headwater_core::target::Target;
 use headwater_core::{ensure, fail};
+use std::fmt;
 use std::sync::Arc;
 
 /// The CPU: its threads, instructions and kernels.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Cpu {
     target: Target,
     pool: Pool,
     /// Chosen, or else [`Tier::current`].
     tier: Option<Tier>,
     kernels: Arc<Kernels>,
+    /// The other ranks, if there are any.
+    transport: Option<Arc<dyn Transport>>,
+}
+
+impl fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranks = self.transport.as_ref().map_or(1, |t| t.ranks());
+        f.debug_struct("Cpu").field("threads", &self.pool.threads()).field("ranks", &ranks).finish()
+    }
 }
 
 impl Default for Cpu {
@@ -57,7 +68,7 @@ impl Cpu {
     /// `Device` if this processor has no such instructions.
     pub fn with_tier(self, tier: Tier) -> Result<Self> {
         ensure!(tier <= Tier::detect(), Device, "this processor has no {}", tier.name());
-        Ok(Cpu::on(self.pool, Some(tier), self.kernels))
+        Ok(Cpu { transport: self.transport, ..Cpu::on(self.pool, Some(tier), self.kernels) })
     }
 
     /// The same threads with further kernels, such as those of a user's operators.
@@ -67,7 +78,12 @@ impl Cpu {
     pub fn with_kernels(self, kernels: &[&'static Kernel]) -> Result<Self> {
         let mut all = Kernels::clone(&self.kernels);
         kernels.iter().try_for_each(|&kernel| all.register(kernel))?;
-        Ok(Cpu::on(self.pool, self.tier, Arc::new(all)))
+        Ok(Cpu { transport: self.transport, ..Cpu::on(self.pool, self.tier, Arc::new(all)) })
+    }
+
+    /// The same threads, as a rank among others: its plans may have collectives.
+    pub fn with_transport(self, transport: Arc<dyn Transport>) -> Self {
+        Cpu { transport: Some(transport), ..self }
     }
 
     /// Its threads.
@@ -78,7 +94,13 @@ impl Cpu {
     fn on(pool: Pool, tier: Option<Tier>, kernels: Arc<Kernels>) -> Cpu {
         // A tier asked for wrongly is refused when a plan is loaded.
         let known = tier.or_else(|| Tier::current().ok()).unwrap_or(Tier::Portable);
-        Cpu { target: target(pool.threads(), known, Arc::clone(&kernels)), pool, tier, kernels }
+        Cpu {
+            target: target(pool.threads(), known, Arc::clone(&kernels)),
+            pool,
+            tier,
+            kernels,
+            transport: None,
+        }
     }
 }
 
@@ -109,6 +131,16 @@ impl Device for Cpu {
 
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
         let tier = self.tier.map_or_else(Tier::current, Ok)?;
-        Ok(Box::new(executor::Loaded::new(plan, &self.pool, tier, &self.kernels)?))
+        let transport = self.transport.clone();
+        Ok(Box::new(executor::Loaded::new(plan, &self.pool, tier, &self.kernels, transport)?))
+    }
+
+    fn transport(&self) -> Option<Arc<dyn Transport>> {
+        self.transport.clone()
+    }
+
+    fn arithmetic(&self) -> String {
+        let tier = self.tier.or_else(|| Tier::current().ok()).unwrap_or(Tier::Portable);
+        format!("cpu with {}", tier.name())
     }
 }

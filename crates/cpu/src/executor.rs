@@ -10,9 +10,11 @@ use crate::view::{View, ViewMut};
 use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::graph::Origin;
+use headwater_core::ops::collective::is_collective;
 use headwater_core::plan::{Plan, SegmentId, Step, Work};
+use headwater_core::ranks::{Carrier, Transport};
 use headwater_core::target::Port;
-use headwater_core::{OpCx, TensorType, ensure, fail, reference};
+use headwater_core::{Attrs, OpCx, OpDef, TensorType, ensure, fail, reference};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,6 +56,16 @@ enum LoadedWork {
         writes: Vec<ViewMut>,
         workspace: Option<Workspace>,
     },
+    /// Together with the other ranks.
+    Collective {
+        op: &'static OpDef,
+        attrs: Attrs,
+        reads: Vec<View>,
+        write: ViewMut,
+        transport: Arc<dyn Transport>,
+        /// Operator and line, for others to say where this rank is.
+        named: String,
+    },
     /// Through the core's interpreter: slowly, correctly, on one thread.
     Reference(Box<Step>),
     /// Every result has no elements: there is nothing to compute, however many rows they count.
@@ -72,13 +84,25 @@ struct Workspace {
 }
 
 impl Loaded {
-    pub(crate) fn new(plan: &Plan, pool: &Pool, tier: Tier, kernels: &Kernels) -> Result<Self> {
-        plan.check_ranks(1)?;
+    pub(crate) fn new(
+        plan: &Plan,
+        pool: &Pool,
+        tier: Tier,
+        kernels: &Kernels,
+        transport: Option<Arc<dyn Transport>>,
+    ) -> Result<Self> {
+        plan.check_ranks(transport.as_ref().map_or(1, |t| t.ranks()))?;
         let mut steps = Vec::with_capacity(plan.steps.len());
         let mut size = ScratchSize::default();
         for step in &plan.steps {
             let origin = plan.origin(step);
-            let work = load(plan, step, pool, tier, kernels).map_err(|e| e.in_op(step.op).at(&origin))?;
+            let work = match (&step.work, &transport) {
+                (Work::Kernel { op, attrs }, Some(transport)) if is_collective(op) => {
+                    meeting(plan, step, op, attrs, transport)
+                }
+                _ => load(plan, step, pool, tier, kernels),
+            };
+            let work = work.map_err(|e| e.in_op(step.op).at(&origin))?;
             if let LoadedWork::Rows(p) = &work {
                 size = size.max(p.scratch());
             }
@@ -170,6 +194,25 @@ impl Drop for Taken<'_> {
             }
         }
     }
+}
+
+/// Checks a step in which ranks meet.
+fn meeting(
+    plan: &Plan,
+    step: &Step,
+    op: &'static OpDef,
+    attrs: &Attrs,
+    transport: &Arc<dyn Transport>,
+) -> Result<LoadedWork> {
+    let reads = step.reads.iter().flatten().map(|v| View::checked(plan, v));
+    let reads = reads.collect::<Result<Vec<View>>>()?;
+    let writes = step.writes.iter().map(|v| View::checked_mut(plan, v)).collect::<Result<Vec<ViewMut>>>()?;
+    let [write] = <[ViewMut; 1]>::try_from(writes).map_err(|_| fail!(Plan, "a collective has one result"))?;
+    let dense = write.is_contiguous() && reads.iter().all(View::is_contiguous);
+    ensure!(dense, Plan, "operands of a collective must be contiguous");
+    ensure!(!reads.iter().any(|r| write.meets(r)), Plan, "the result of a collective overlaps an operand");
+    let named = format!("{} at {}", step.op, plan.origin(step));
+    Ok(LoadedWork::Collective { op, attrs: attrs.clone(), reads, write, transport: transport.clone(), named })
 }
 
 /// Checks and prepares one step.
@@ -294,6 +337,15 @@ impl LoadedStep {
                     },
                 };
                 run(&mut Args { reads, writes, workspace, pool })
+            }
+            LoadedWork::Collective { op, attrs, reads, write, transport, named } => {
+                reads.iter_mut().for_each(|v| v.bind(bases));
+                write.bind(bases);
+                transport.inside(named);
+                let dtype = write.dtype();
+                let carrier = Carrier { transport: transport.as_ref(), op, attrs, dtype };
+                let operands: Vec<&[u8]> = reads.iter().map(View::bytes).collect();
+                carrier.run(&operands, write.bytes_mut())
             }
             LoadedWork::Nothing => Ok(()),
             LoadedWork::Reference(step) => {

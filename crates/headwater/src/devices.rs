@@ -2,6 +2,7 @@
 //! own kernels alone ask for the CPU.
 
 use crate::core::device::Device;
+use crate::core::ranks::Transport;
 use crate::cpu::Cpu;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use headwater_ascend::Chip;
@@ -107,6 +108,24 @@ pub fn open(device: &str, options: impl Into<DeviceOptions>) -> Result<Arc<dyn D
         ensure!(name == "ascend", "--ascend-ops vendor is for --device ascend:N, not for `{device}`: {why}");
     }
     (kind.open)(qualifier, options)
+}
+
+/// Opens a device as a rank among others.
+///
+/// # Errors
+/// As [`open`]; for devices whose plans have no collectives yet.
+pub fn open_rank(
+    device: &str,
+    options: DeviceOptions,
+    transport: Arc<dyn Transport>,
+) -> Result<Arc<dyn Device>> {
+    ensure!(
+        device == "cpu",
+        "{} ranks were started, and the device `{device}` does not train together with others yet: use --device cpu, or start \
+         one process",
+        transport.ranks()
+    );
+    Ok(Arc::new(cpu(options.threads)?.with_transport(transport)))
 }
 
 /// The chip that a device name such as `ascend-sim:910b1` simulates.

@@ -33,6 +33,13 @@ impl Batches {
         first..first.saturating_add(self.per_step())
     }
 
+    /// The batches of some lanes of a step.
+    pub fn of_lanes(self, step: u64, lanes: Range<usize>) -> Range<u64> {
+        let first = self.step(step).start;
+        let at = |lane: usize| first.saturating_add(lane as u64 * self.accumulate);
+        at(lanes.start)..at(lanes.end)
+    }
+
     /// The last batch of a step: its update draws random numbers by this key.
     pub fn last(self, step: u64) -> u64 {
         self.step(step).end.saturating_sub(1)
@@ -63,6 +70,8 @@ mod tests {
         let ends: Vec<u64> = batches.step(1).filter(|g| batches.ends_lane(*g)).collect();
         assert_eq!(ends, [9, 11, 13, 15]);
         assert_eq!(batches.last(1), 15);
+        assert_eq!(batches.of_lanes(1, 1..3), 10..14);
+        assert_eq!(batches.of_lanes(1, 0..4), batches.step(1));
         assert_eq!(Batches::new(1, 1).step(7), 7..8);
         assert_eq!(batches.of_steps(u64::MAX), None);
     }

@@ -12,6 +12,7 @@ use crate::score::TOP_K;
 use crate::session::{Moments, Sparse, Training};
 use headwater_core::graph::NodeId;
 use headwater_core::pass::instrument::Fault;
+use headwater_core::ranks::Mesh;
 use headwater_core::target::Target;
 use headwater_core::train::BucketSize;
 use serde::{Deserialize, Serialize};
@@ -31,10 +32,6 @@ pub struct TrainConfig {
     pub batch: Option<usize>,
     /// Batches whose gradients are averaged into one step.
     pub accumulate: u32,
-    /// Lanes of a step, as the documentation on ranks explains them: the parts that ranks may share. Each adds
-    /// up the gradients of `accumulate` batches, and the sums of lanes are added up two by two, so that bits do
-    /// not depend on who computes which lane. A run keeps the number of lanes that it begins with.
-    pub lanes: u32,
     /// Seed of the order of samples and of the model's random numbers.
     pub seed: u64,
     /// Optimizer and its settings.
@@ -90,6 +87,8 @@ pub struct TrainConfig {
     pub data: DataConfig,
     /// Weights to begin with, in place of the archive's.
     pub init: InitConfig,
+    /// Ranks that train together, and the lanes that they share.
+    pub ranks: RanksConfig,
     /// Evaluation.
     pub eval: EvalConfig,
     /// Checkpoints.
@@ -134,6 +133,76 @@ pub struct InitConfig {
     pub names: BTreeMap<String, String>,
     /// True if a tensor that is missing or left over ends the run before it begins.
     pub strict: bool,
+}
+
+/// Ranks that train together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table [ranks]")]
+pub struct RanksConfig {
+    /// Lanes of a step, as the documentation on ranks explains them: the parts that ranks may share. Each adds
+    /// up the gradients of `accumulate` batches, and the sums of lanes are added up two by two, so that bits do
+    /// not depend on who computes which lane. A run keeps the number of lanes that it begins with. Default: that of the
+    /// ranks with which it begins.
+    pub lanes: Option<u32>,
+    /// The library that carries bytes between ranks: `mpi`, or `auto` for the one that belongs to the launcher. With `mpi`,
+    /// a run that no launcher has started is refused.
+    pub engine: EngineChoice,
+    /// How gradients are added up over the ranks: `tree`, in an order that does not depend on their number.
+    pub reduce: Reduce,
+    /// Seconds without a heartbeat after which another rank is taken for gone.
+    pub silent: f64,
+    /// Seconds after which a rank that lives, but for which others wait, is taken for hung.
+    pub stalled: f64,
+}
+
+/// The library that carries bytes between ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineChoice {
+    /// The one that belongs to the launcher.
+    #[default]
+    Auto,
+    /// MPI.
+    Mpi,
+}
+
+/// How gradients are added up over the ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reduce {
+    /// By halves over the lanes: the bits do not depend on the number of ranks.
+    #[default]
+    Tree,
+}
+
+impl Default for RanksConfig {
+    fn default() -> Self {
+        RanksConfig {
+            lanes: None,
+            engine: EngineChoice::default(),
+            reduce: Reduce::default(),
+            silent: 8.0,
+            stalled: 600.0,
+        }
+    }
+}
+
+impl RanksConfig {
+    /// Lanes of a step.
+    pub fn lanes(&self) -> u32 {
+        self.lanes.unwrap_or(1)
+    }
+
+    fn check(&self) -> Result<()> {
+        // Heartbeats come each second.
+        let times = [("ranks.silent", self.silent, 2.0), ("ranks.stalled", self.stalled, 2.0)];
+        match times.into_iter().find(|(_, seconds, least)| !(seconds >= least && seconds.is_finite())) {
+            Some((name, seconds, least)) => {
+                Err(Error::config(name, format!("must be {least} seconds or more, it is {seconds}")))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// When and what to evaluate.
@@ -210,7 +279,6 @@ impl Default for TrainConfig {
             epochs: None,
             batch: None,
             accumulate: 1,
-            lanes: 1,
             seed: 0,
             optimizer: Optimizer::default(),
             groups: Vec::new(),
@@ -231,6 +299,7 @@ impl Default for TrainConfig {
             fault: None,
             data: DataConfig::default(),
             init: InitConfig::default(),
+            ranks: RanksConfig::default(),
             eval: EvalConfig::default(),
             checkpoint: CheckpointConfig::default(),
             log: LogConfig::default(),
@@ -263,7 +332,7 @@ impl TrainConfig {
 
     /// Numbers of the run's batches.
     pub fn batches(&self) -> Batches {
-        Batches::new(self.lanes, self.accumulate)
+        Batches::new(self.ranks.lanes(), self.accumulate)
     }
 
     /// The learning rate over a run of `steps`.
@@ -306,7 +375,8 @@ impl TrainConfig {
             listed: None,
             clip: Clip { norm: self.clip_norm, value: self.clip_value },
             accumulate: self.accumulate,
-            lanes: self.lanes,
+            lanes: self.ranks.lanes(),
+            mesh: Mesh::default(),
             precision: self.amp.settings(),
             stochastic_rounding: self.amp.stochastic_rounding,
             recompute: self.recompute,
@@ -369,7 +439,8 @@ impl TrainConfig {
         }
         zero(Some(self.checkpoint.keep as u64), "checkpoint.keep")?;
         zero(Some(self.accumulate as u64), "accumulate")?;
-        zero(Some(self.lanes as u64), "lanes")?;
+        zero(self.ranks.lanes.map(u64::from), "ranks.lanes")?;
+        self.ranks.check()?;
         zero(self.batch.map(|b| b as u64), "batch")?;
         if self.data.train.as_os_str().is_empty() {
             return Err(Error::config("data.train", "must name the samples to train on"));

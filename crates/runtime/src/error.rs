@@ -101,6 +101,12 @@ pub enum Error {
         /// The first node that was not finite, and the loss scales that were tried.
         detail: String,
     },
+    /// HW-R013: the ranks that were started do not make one run.
+    #[error("HW-R013: {0}")]
+    Ranks(String),
+    /// HW-R013: this rank ends with the error of rank 0, which reports it.
+    #[error("HW-R013: it ends with the error that rank 0 reports")]
+    AsRankZero,
 }
 
 /// Bytes for people: in the largest of KiB, MiB and GiB that they reach.
@@ -125,6 +131,7 @@ impl Error {
             Error::Version { .. } => "HW-R009",
             Error::Memory { .. } => "HW-R010",
             Error::NoUpdate { .. } => "HW-R011",
+            Error::Ranks(_) | Error::AsRankZero => "HW-R013",
         }
     }
 

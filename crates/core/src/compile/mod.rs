@@ -102,7 +102,8 @@ pub struct Options<'a> {
     pub halves: bool,
     /// The ranks that run the step together, and which of them this is.
     pub mesh: Mesh,
-    /// True if gradients are summed over the ranks: in the program of the last batch that a rank adds to a step.
+    /// True if gradients are summed over the ranks: in the program of the last batch that a rank adds to a step, or in
+    /// one of their own ([`crate::train::sum_graph`], which is a [`Goal::Update`]).
     pub reduce: bool,
     /// Bytes that a training step may take: all segments of its plan and the arena. What does not fit is
     /// computed a second time in the backward pass.

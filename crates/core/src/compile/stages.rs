@@ -289,11 +289,10 @@ pub static STAGES: [Stage; 22] = [
         summary: "sums each bucket over the ranks, and proves that no rank's own numbers pass for the run's",
         runs: |o, _| o.mesh.ranks() > 1,
         run: |c, o, _| {
-            let asked = o.reduce && o.goal == Goal::Train;
-            if asked {
+            if o.reduce && o.goal == Goal::Train {
                 c.graph = train::reduce(std::mem::take(&mut c.graph), &c.bindings, &o.mesh)?;
             }
-            states::on_ranks(&c.graph, &declared(o.goal, asked))
+            states::on_ranks(&c.graph, &declared(o.goal, o.reduce))
         },
     },
     Stage {
@@ -324,7 +323,11 @@ fn declared(goal: Goal, reduced: bool) -> Declared<'static> {
             gradients: if reduced { State::Same } else { State::Own },
             ..Declared::default()
         },
-        Goal::Update => Declared { key: State::Same, sums: State::Same, ..Declared::default() },
+        // Sums of a rank's own lanes, where they are added up over the ranks.
+        Goal::Update => {
+            let sums = if reduced { State::Own } else { State::Same };
+            Declared { key: State::Same, sums, ..Declared::default() }
+        }
         // Results of a batch.
         Goal::Forward | Goal::Evaluate | Goal::Step => {
             Declared { results: State::Own, ..Declared::default() }

@@ -21,4 +21,4 @@ pub use reduce::reduce;
 pub use span::Span;
 pub(crate) use sparse::sparse_tables;
 pub use sparse::{SparseEmbeddings, sparse_gradients};
-pub use update::{Clip, Moment, UpdateRule, join_graph, update_graph, zero_graph};
+pub use update::{Clip, Moment, UpdateRule, join_graph, sum_graph, update_graph, zero_graph};

@@ -15,7 +15,7 @@ use crate::graph::{Graph, Input, InputRole, Node, Origin, OutputRole, ValueId};
 use crate::ops::Body;
 use crate::ops::collective::{
     all_gather::ALL_GATHER, all_reduce::ALL_REDUCE, broadcast::BROADCAST, ranks,
-    reduce_scatter::REDUCE_SCATTER, shard::SHARD,
+    reduce_scatter::REDUCE_SCATTER, shard::SHARD, sum_lanes::SUM_LANES,
 };
 use crate::row::Instr;
 use std::fmt;
@@ -165,10 +165,8 @@ impl Walk<'_> {
 
     /// The state of a collective's results; refuses operands that it must not have.
     fn collective(&mut self, node: &Node) -> State {
-        let Some(v) = node.operands().next() else { return State::Same };
-        let given = self.state(v);
         let (takes, gives): (&[State], State) = match node.op {
-            op if *op == ALL_REDUCE => (&[State::Own], State::Same),
+            op if *op == ALL_REDUCE || *op == SUM_LANES => (&[State::Own], State::Same),
             op if *op == REDUCE_SCATTER => (&[State::Own], State::Split),
             op if *op == ALL_GATHER => (&[State::Split, State::Own], State::Same),
             op if *op == BROADCAST => (&[State::Same, State::Own], State::Same),
@@ -176,7 +174,11 @@ impl Walk<'_> {
             // Parts of other ranks, in an order of their own.
             _ => (&[State::Split, State::Own], State::Own),
         };
-        if !takes.contains(&given) {
+        for v in node.operands() {
+            let given = self.state(v);
+            if takes.contains(&given) {
+                continue;
+            }
             let why = match (given, gives) {
                 (State::Same, State::Same | State::Split) if takes == [State::Own] => {
                     "it is summed twice: every rank adds the same, and the sum is a multiple of it"

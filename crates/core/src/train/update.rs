@@ -5,6 +5,7 @@ use super::key::{Kept, StateKey};
 use super::layout::{Bucket, BucketLayout, Master, MomentForm};
 use super::span::Span;
 use crate::graph::{InputRole, OutputRole, Phase};
+use crate::ops::collective::{on, sum_lanes::SUM_LANES};
 use crate::ops::movement::cat::CAT;
 use crate::ops::pointwise::frac::FRAC;
 use crate::ops::random::philox::PHILOX_UNIFORM;
@@ -16,6 +17,7 @@ use crate::ops::update::moment_codes::{DEQUANTIZE_BLOCK, QUANTIZE_BLOCK};
 use crate::ops::update::rows::{GATHER_ROWS, UPDATE_ROWS};
 use crate::ops::update::stochastic_round::STOCHASTIC_ROUND;
 use crate::ops::update::unsaturate::UNSATURATE;
+use crate::ranks::{DATA, Mesh};
 use crate::target::DTypeSet;
 use crate::{Attrs, Builder, DType, Error, Graph, Result, TensorType, ValueId};
 
@@ -354,6 +356,26 @@ pub fn join_graph(layout: &BucketLayout, number: usize) -> Result<Graph> {
         let earlier = input(&mut b, StateKey::Bucket(i, Kept::Pending(number)), ty.clone());
         let g = input(&mut b, StateKey::Bucket(i, Kept::Gradients), ty);
         let sum = b.add(earlier, g)?;
+        b.output(StateKey::Bucket(i, Kept::Gradients).to_string(), sum, OutputRole::Mutation(g));
+    }
+    Ok(b.finish())
+}
+
+/// Adds up the lanes of all ranks of a mesh: of each bucket the gradients, which are the latest sum of this rank's lanes,
+/// and `pending` earlier ones that wait ([`Kept::Pending`]). The sum takes the gradients' place.
+///
+/// # Errors
+/// None for a layout made by [`BucketLayout::new`] and as many sums as [`crate::ranks::pending`] tells.
+pub fn sum_graph(layout: &BucketLayout, pending: usize, lanes: usize, mesh: &Mesh) -> Result<Graph> {
+    let mut b = Builder::new();
+    b.phase = Phase::Update;
+    for (i, bucket) in layout.buckets.iter().enumerate() {
+        let ty = bucket.span(bucket.wide());
+        let g = input(&mut b, StateKey::Bucket(i, Kept::Gradients), ty.clone());
+        let mut sums = vec![g];
+        sums.extend((0..pending).map(|n| input(&mut b, StateKey::Bucket(i, Kept::Pending(n)), ty.clone())));
+        let attrs = on(DATA, mesh.ranks()).with("lanes", lanes as i64);
+        let sum = b.one(&SUM_LANES, &sums, attrs)?;
         b.output(StateKey::Bucket(i, Kept::Gradients).to_string(), sum, OutputRole::Mutation(g));
     }
     Ok(b.finish())

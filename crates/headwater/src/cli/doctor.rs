@@ -1,6 +1,7 @@
 //! `headwater doctor`.
 
 use super::amp::Amp;
+use super::ranks::Ranks;
 use super::{Memory, Outcome, Printer};
 use crate::core::compile::has_loss;
 use crate::core::device::Device;
@@ -52,6 +53,8 @@ pub struct Args {
 struct Findings {
     #[serde(flatten)]
     machine: Machine,
+    /// Launcher and libraries for runs of several ranks.
+    ranks: Ranks,
     /// Absent where there is nothing of Ascend.
     ascend: Option<Survey>,
     /// Absent where there is nothing of CUDA.
@@ -120,6 +123,10 @@ pub fn run(args: &Args, device: &dyn Fn() -> Result<Arc<dyn Device>>, printer: P
         t.row([l.device.into(), l.library.into(), at]);
     }
     printer.table(&t);
+    let ranks = Ranks::detect();
+    let mut t = Table::new("Ranks", &["what", "found"]);
+    ranks.rows().into_iter().for_each(|row| t.row(row));
+    printer.table(&t);
     let ascend = Survey::of(&Installation::find(), RuntimeSettings::from_env()?, CompilerOptions::from_env());
     let ascend = Some(ascend).filter(|s| !s.is_empty());
     if let Some(survey) = &ascend {
@@ -129,7 +136,7 @@ pub fn run(args: &Args, device: &dyn Fn() -> Result<Arc<dyn Device>>, printer: P
     let cuda = Some(cuda).filter(|s| !s.is_empty()).map(|survey| show_cuda(&survey, printer));
     let model = args.model.as_deref().map(|path| fits(args, path, &*device()?, printer)).transpose()?;
     let good = model.as_ref().is_none_or(|m| m.fits);
-    Outcome::of(&Findings { machine: m, ascend, cuda, model }, good)
+    Outcome::of(&Findings { machine: m, ranks, ascend, cuda, model }, good)
 }
 
 /// Memory of a training step of the model beside what there is.

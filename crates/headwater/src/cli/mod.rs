@@ -16,10 +16,12 @@ mod migrate;
 mod op;
 mod predict;
 mod progress;
+mod ranks;
 mod signals;
 mod train;
 
 use crate::core::device::Device;
+use crate::core::ranks::Transport;
 use crate::core::train::BucketSize;
 use crate::devices::{self, DeviceOptions};
 use crate::report::text;
@@ -78,7 +80,7 @@ Examples:
   headwater bench machine                      peak arithmetic and bandwidth of this machine
 
 Exit status: 0 done; 1 error, or the model would not run; 2 wrong arguments; 3 numbers differ from PyTorch's, or a step of a
-migration failed; 4 `check` found no difference but cannot prove every value; 128 + signal for a run that was
+migration failed; 4 `check` found no difference but cannot prove every value, or `train` has lost a rank; 128 + signal for a run that was
 interrupted (130 after Ctrl-C, 143 after SIGTERM).";
 
 /// Heading of the options that all commands have, which stand behind a command's own.
@@ -270,6 +272,11 @@ pub(crate) struct Printer {
 }
 
 impl Printer {
+    /// Prints nothing.
+    fn silent() -> Printer {
+        Printer { json: true }
+    }
+
     /// Prints a line for people.
     fn line(&self, s: impl AsRef<str>) {
         if !self.json {
@@ -329,11 +336,13 @@ fn printed(cli: &Cli) -> u8 {
     let printer = Printer { json: cli.json };
     let code = match execute(cli, printer) {
         Ok(o) => {
-            if cli.json {
+            if cli.json && !o.json.is_null() {
                 print(&serde_json::to_string_pretty(&o.json).unwrap_or_default());
             }
             o.status.code()
         }
+        // Rank 0 says why.
+        Err(e) if matches!(e.downcast_ref(), Some(crate::runtime::Error::AsRankZero)) => 1,
         Err(e) => {
             if cli.json {
                 print(&serde_json::json!({ "error": format!("{e:#}") }).to_string());
@@ -356,9 +365,15 @@ fn execute(cli: &Cli, printer: Printer) -> Result<Outcome> {
     let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = cli.threads.map_or_else(cores, usize::from);
     let opened: RefCell<Option<Arc<dyn Device>>> = RefCell::default();
-    let device = || {
+    let open = |transport: Option<Arc<dyn Transport>>| {
+        let shared = transport.is_some() && cli.threads.is_none();
+        let threads = if shared { ranks::threads(threads) } else { threads };
         let options = DeviceOptions { threads, ascend_ops: cli.ascend_ops };
-        let device = devices::open(&cli.device, options).map_err(|e| match e.is::<crate::core::Error>() {
+        let device = match transport {
+            None => devices::open(&cli.device, options),
+            Some(transport) => devices::open_rank(&cli.device, options, transport),
+        };
+        let device = device.map_err(|e| match e.is::<crate::core::Error>() {
             true => e,
             false => Usage(format!("{e:#}")).into(),
         })?;
@@ -369,13 +384,14 @@ fn execute(cli: &Cli, printer: Printer) -> Result<Outcome> {
         opened.replace(Some(device.clone()));
         anyhow::Ok(device)
     };
+    let device = || open(None);
     let outcome = match &cli.command {
         Command::Doctor(args) => doctor::run(args, &device, printer),
         Command::Inspect(args) => inspect::run(args, &*device()?, printer),
         Command::Compile(args) => compile::run(args, &*device()?, printer),
         Command::Check(args) => check::run(args, &*device()?, printer),
         Command::Migrate(args) => migrate::run(args, device()?, printer),
-        Command::Train(args) => train::run(args, device()?, printer),
+        Command::Train(args) => train::run(args, &open, printer),
         Command::Eval(args) => eval::run(args, device()?, printer),
         Command::Predict(args) => predict::run(args, device()?, printer),
         Command::Export(args) => export::run(args, printer),

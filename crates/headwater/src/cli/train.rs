@@ -6,6 +6,7 @@ use super::progress::Progress;
 use super::{Memory, Outcome, Printer, Status, Usage};
 use crate::auto;
 use crate::core::device::Device;
+use crate::core::ranks::Transport;
 use crate::cpu::{Pool, Tier, limits};
 use crate::machine::Machine;
 use crate::model::{Model, parse_dims};
@@ -14,13 +15,14 @@ use crate::report::live::Live;
 use crate::report::{Block, facts, scores};
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
-use crate::runtime::config::Buckets;
+use crate::runtime::config::{Buckets, LogConfig};
 use crate::runtime::optim::Optimizer;
 use crate::runtime::trainer::{Observer, Trainer};
 use crate::trace;
 use crate::train::with_trainer;
 use crate::weights::{Overlay, WeightFiles};
 use anyhow::{Context, Result, bail};
+use headwater_ranks::Engine;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -63,9 +65,13 @@ pub struct Args {
     /// Batches averaged into one step (default: 1).
     #[arg(long, help_heading = "Length")]
     accumulate: Option<u32>,
-    /// Lanes of a step, the parts that ranks may share (default: 1). A step is this many times --accumulate batches.
-    #[arg(long, help_heading = "Length")]
+    /// Lanes of a step, the parts that ranks share (default: as many as ranks, when a run begins). A step is this many
+    /// times --accumulate batches.
+    #[arg(long, help_heading = "Ranks")]
     lanes: Option<u32>,
+    /// Library that carries bytes between ranks: auto (default: the MPI of the launcher) or mpi.
+    #[arg(long, value_name = "NAME", help_heading = "Ranks")]
+    engine: Option<String>,
     #[arg(long, value_name = "NAME", help_heading = "Optimizer", help = optimizers())]
     optimizer: Option<String>,
     /// Peak learning rate (default: the optimizer's; of adamw 1e-3).
@@ -151,8 +157,47 @@ fn optimizers() -> String {
     format!("Optimizer: {} (default: {})", names.join(", "), Optimizer::default().key())
 }
 
-pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Outcome> {
-    let mut config = settings(args)?;
+/// Opens the device, as a rank among others or alone.
+pub type Open<'a> = &'a dyn Fn(Option<Arc<dyn Transport>>) -> Result<Arc<dyn Device>>;
+
+pub fn run(args: &Args, open: Open, printer: Printer) -> Result<Outcome> {
+    let config = settings(args)?;
+    let Some(ranks) = super::ranks::meet(&config)? else {
+        return train(args, config, open(None)?, printer);
+    };
+    let done = ranked(args, config, open, &ranks, printer);
+    match &done {
+        Ok(_) => ranks.leave(),
+        // Does nothing where the ranks have ended together.
+        Err(e) => ranks.abort(&format!("{e:#}")),
+    }
+    done
+}
+
+/// Trains as a rank among others. Rank 0 alone writes and speaks.
+fn ranked(
+    args: &Args,
+    mut config: TrainConfig,
+    open: Open,
+    ranks: &Arc<Engine>,
+    printer: Printer,
+) -> Result<Outcome> {
+    if args.amp.is_auto() {
+        let message = "--amp auto measures in one process: run it without a launcher first, and give its policy file to --amp \
+                       when you start ranks";
+        bail!(Usage(message.into()));
+    }
+    if ranks.rank() == 0 {
+        return train(args, config, open(Some(ranks.clone()))?, printer);
+    }
+    config.log = LogConfig::default();
+    let done = train(args, config, open(Some(ranks.clone()))?, Printer::silent())?;
+    Ok(Outcome { json: serde_json::Value::Null, ..done })
+}
+
+fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer: Printer) -> Result<Outcome> {
+    // One rank of a run speaks for all.
+    let speaks = device.transport().is_none_or(|t| t.rank() == 0);
     let model = Model::open(&args.model)?;
     if let Some(path) = config.init.weights.as_deref().filter(|_| !args.resume) {
         let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
@@ -163,7 +208,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
     if args.amp.is_auto() {
         config.amp = chosen(args, &config, &model, &*device, printer)?;
     }
-    if config.checkpoint.dir.is_none() {
+    if config.checkpoint.dir.is_none() && speaks {
         say("warning: the trained model will not be saved; name a directory with --out");
     }
     let stop = super::signals::stop()?;
@@ -175,11 +220,12 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
         if args.trace.is_some() {
             trainer.record(args.trace_steps)?;
         }
-        let mut page = live(&model, trainer, config, machine)?;
-        let mut observers: Vec<&mut dyn Observer> = vec![&mut progress];
+        let mut page = if speaks { live(&model, trainer, config, machine)? } else { None };
+        let mut observers: Vec<&mut dyn Observer> = Vec::new();
+        observers.extend(speaks.then_some(&mut progress as &mut dyn Observer));
         observers.extend(page.as_mut().map(|p| p as &mut dyn Observer));
         let summary = crate::train::run_logged(trainer, config, &mut observers, stop);
-        if let Some(path) = &args.trace {
+        if let Some(path) = args.trace.as_ref().filter(|_| speaks) {
             trace::write(path, trainer.spans())?;
             say(format!("wrote {}: open it in ui.perfetto.dev", path.display()));
         }
@@ -307,7 +353,10 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     }
     c.batch = args.batch.or(c.batch);
     c.accumulate = args.accumulate.unwrap_or(c.accumulate);
-    c.lanes = args.lanes.unwrap_or(c.lanes);
+    c.ranks.lanes = args.lanes.or(c.ranks.lanes);
+    if let Some(word) = &args.engine {
+        c.ranks.engine = parse_word("--engine", word)?;
+    }
     c.warmup = args.warmup.unwrap_or(c.warmup);
     c.seed = args.seed.unwrap_or(c.seed);
     c.clip_norm = args.clip_norm.or(c.clip_norm);
@@ -405,7 +454,6 @@ mod tests {
         };
         for (id, path, before) in [
             ("accumulate", "accumulate", "default: "),
-            ("lanes", "lanes", "default: "),
             ("warmup", "warmup", "default: "),
             ("seed", "seed", "default: "),
             ("lr", "optimizer.lr", "of adamw "),

@@ -70,7 +70,6 @@ pub(super) fn text(files: &Files, c: &TrainConfig) -> Result<String> {
     }
     p.maybe("batch", c.batch, BATCH, "samples in a batch; without it, as exported")?;
     p.maybe("accumulate", Some(c.accumulate).filter(|a| *a != 1), 1, "batches averaged into one step")?;
-    p.maybe("lanes", Some(c.lanes).filter(|l| *l != 1), 1, "parts of a step that ranks may share")?;
     p.set("seed", c.seed, "of the order of samples and of random numbers")?;
     let schedule = &serde_json::to_value(c)?["schedule"];
     p.set("schedule", schedule, "learning rate after the warm-up: constant, linear, cosine, …")?;
@@ -112,6 +111,10 @@ pub(super) fn text(files: &Files, c: &TrainConfig) -> Result<String> {
     p.maybe("every", c.eval.every, 100, "steps between evaluations; one more at the end")?;
     let labels = "input with the truth: classes, or numbers";
     p.maybe("labels", c.eval.labels.clone(), "labels".into(), labels)?;
+    if let Some(lanes) = c.ranks.lanes {
+        p.table("train.ranks");
+        p.set("lanes", lanes, "parts of a step that ranks share; without it, as many as ranks")?;
+    }
     p.table("train.checkpoint");
     p.maybe("every", c.checkpoint.every, 500, "steps between checkpoints; one more at the end")?;
     p.table("amp");

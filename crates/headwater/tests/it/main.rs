@@ -31,6 +31,7 @@ mod norm_op;
 mod operators;
 mod precision;
 mod predicted;
+mod ranks;
 mod recompute;
 mod replay;
 mod settings;

@@ -132,12 +132,13 @@ fn page() -> String {
          over the file. Paths are relative to the file. A setting that is not known is refused.\n\n",
     );
     let (config, data) = ("runtime/src/config.rs", "runtime/src/data/settings.rs");
-    let tables = ["optimizer", "groups", "amp", "data", "init", "eval", "checkpoint", "log"];
+    let tables = ["optimizer", "groups", "amp", "data", "init", "ranks", "eval", "checkpoint", "log"];
     out.push_str("## A training run\n\nAt the top of `train.toml`, or under `[train]`. Either `steps` or `epochs` must be given, and `data.train`.\n\n");
     rows(&mut out, &items(config, "TrainConfig").1, &defaults, &tables);
     for (table, name) in [
         ("data", "DataConfig"),
         ("init", "InitConfig"),
+        ("ranks", "RanksConfig"),
         ("eval", "EvalConfig"),
         ("checkpoint", "CheckpointConfig"),
         ("log", "LogConfig"),
@@ -182,6 +183,8 @@ fn page() -> String {
         ("sparse_embeddings", "runtime/src/session/mod.rs", "Sparse"),
         ("moments", "runtime/src/session/mod.rs", "Moments"),
         ("nonfinite", config, "NonFinite"),
+        ("ranks.engine", config, "EngineChoice"),
+        ("ranks.reduce", config, "Reduce"),
         ("amp.scaler.rule", "runtime/src/scaler/mod.rs", "Flavor"),
     ] {
         let (doc, variants) = items(file, name);

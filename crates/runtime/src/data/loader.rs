@@ -159,12 +159,24 @@ impl Loader {
     ///
     /// # Errors
     /// `Io` if the system starts no thread.
-    pub fn new(feeding: Feeding, mut sampler: Sampler, start: u64) -> Result<Loader> {
+    pub fn new(feeding: Feeding, sampler: Sampler, start: u64) -> Result<Loader> {
+        Loader::of(feeding, sampler, start..)
+    }
+
+    /// Starts reading batches of these numbers, which rise.
+    ///
+    /// # Errors
+    /// As [`Loader::new`].
+    pub fn of(
+        feeding: Feeding,
+        mut sampler: Sampler,
+        numbers: impl Iterator<Item = u64> + Send + 'static,
+    ) -> Result<Loader> {
         let (send, batches) = sync_channel(AHEAD);
         let path = feeding.data().path().to_owned();
         let work = move || {
-            let mut index = start;
-            while let Some(batch) = gather(&feeding, &mut sampler, index) {
+            for index in numbers {
+                let Some(batch) = gather(&feeding, &mut sampler, index) else { return };
                 let failed = batch.is_err();
                 let batch = batch.map(|(batch, _)| batch);
                 // A batch of a file that changed meanwhile is nobody's data. When nobody listens any more,
@@ -172,7 +184,6 @@ impl Loader {
                 if feeding.data().unchanged().is_err() || send.send(batch).is_err() || failed {
                     return;
                 }
-                index += 1;
             }
         };
         let named = std::thread::Builder::new().name("headwater-data".into());

@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::optim::Groups;
 use headwater_core::compile::{Goal, Options, ParameterGradient};
 use headwater_core::pass::precision::Properties;
+use headwater_core::ranks::Mesh;
 use headwater_core::train::update::loss_scale_type;
 use headwater_core::train::{BucketLayout, BucketSize, SparseEmbeddings};
 
@@ -24,6 +25,7 @@ pub(super) fn training<'a>(
         loss_scale: t.scaled.then(loss_scale_type),
         fault: t.fault,
         recompute: t.recompute,
+        mesh: t.mesh.clone(),
         memory_budget: t.memory_budget.map(|b| b.saturating_sub(UPDATE_RESULTS)),
         ..Options::default()
     }
@@ -42,9 +44,9 @@ pub(super) fn evaluation(precision: &Properties) -> Options<'static> {
     Options { goal: Goal::Evaluate, precision: precision.clone(), ..Options::default() }
 }
 
-/// Options of an update.
-pub(super) fn update() -> Options<'static> {
-    Options { goal: Goal::Update, ..Options::default() }
+/// Options of an update that the ranks of a mesh do alike.
+pub(super) fn update(mesh: &Mesh) -> Options<'static> {
+    Options { goal: Goal::Update, mesh: mesh.clone(), ..Options::default() }
 }
 
 /// The flat layout of gradients, in the order in which they are computed; tables with sparse ones are last.

@@ -34,6 +34,7 @@ use headwater_core::pass::instrument::{FAULT, Fault, Probe};
 use headwater_core::pass::narrow_integers::check_words;
 use headwater_core::pass::precision::{PrecisionSettings, Properties};
 use headwater_core::plan::{Plan, Segment};
+use headwater_core::ranks::Mesh;
 use headwater_core::train::{BucketLayout, BucketSize, Kept, Master, MomentForm, SparseEmbeddings, StateKey};
 use headwater_core::{DType, Graph, Tensor, TensorType, ranks};
 use layout::StateLayout;
@@ -44,6 +45,7 @@ use serde::{Deserialize, Serialize};
 use state::State;
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use trace::Trace;
 use underflow::Counts;
@@ -87,6 +89,8 @@ pub struct Training {
     pub accumulate: u32,
     /// Lanes of a step, whose sums are added up by halves ([`headwater_core::ranks::halving`]); at least 1.
     pub lanes: u32,
+    /// The ranks that share the lanes. The device was opened with a transport to them.
+    pub mesh: Mesh,
     /// The precision of operators and weights.
     pub precision: PrecisionSettings,
     /// True if low-precision weights without masters are rounded stochastically after each step.
@@ -118,6 +122,7 @@ impl Default for Training {
             clip: Clip::default(),
             accumulate: 1,
             lanes: 1,
+            mesh: Mesh::default(),
             precision: PrecisionSettings::default(),
             stochastic_rounding: false,
             recompute: true,
@@ -139,7 +144,12 @@ impl Training {
 
     /// Sums of lanes that may wait for others at a time.
     pub(crate) fn pending(&self) -> usize {
-        ranks::pending(self.lanes as usize)
+        ranks::pending(self.lanes as usize, self.mesh.ranks())
+    }
+
+    /// The lanes of this rank.
+    pub fn own_lanes(&self) -> Range<usize> {
+        ranks::lanes_of(self.mesh.coordinate(), self.mesh.ranks(), self.lanes as usize)
     }
 }
 
@@ -229,7 +239,9 @@ struct TrainingState {
     zero: Option<ProgramId>,
     /// Programs that add the gradients to a sum of earlier lanes, by its number.
     joins: Vec<ProgramId>,
-    /// Lanes of the present step that are over, and sums of them that wait for others.
+    /// The program that adds up the lanes of all ranks, if there are several.
+    sum: Option<ProgramId>,
+    /// Lanes of the present step that are over, from lane 0 on, and sums of them that wait for others.
     lanes: usize,
     pending: usize,
     /// Optimizer steps applied.
@@ -283,6 +295,7 @@ impl Session {
             update,
             zero,
             joins,
+            sum,
         } = planned;
         let (Some(groups), Some(update)) = (groups, update) else {
             return Err(Error::Model("a step was planned without its update".into()));
@@ -295,6 +308,7 @@ impl Session {
         let zero = zero.map(|zero| session.add(zero)).transpose()?;
         let micro_batches = Batches::new(settings.lanes, settings.accumulate).per_step();
         let joins = joins.into_iter().map(|join| session.add(join)).collect::<Result<Vec<_>>>()?;
+        let sum = sum.map(|sum| session.add(sum)).transpose()?;
         session.training = Some(TrainingState {
             settings,
             groups,
@@ -302,6 +316,7 @@ impl Session {
             update,
             zero,
             joins,
+            sum,
             lanes: 0,
             pending: 0,
             applied: 0,
@@ -464,30 +479,34 @@ impl Session {
     /// Starts a step: empties the sum of the gradients, if micro-batches are summed.
     pub fn begin_step(&mut self) -> Result<()> {
         let Some(t) = &mut self.training else { return Ok(()) };
-        (t.lanes, t.pending) = (0, 0);
+        (t.lanes, t.pending) = (t.settings.own_lanes().start, 0);
         t.zero.map_or(Ok(()), |zero| self.run(zero))
     }
 
     /// Ends a lane: adds its gradients to those of the lanes before it, as far as the order of halving goes, and
-    /// keeps them for later lanes. Does nothing where a step is one lane.
+    /// keeps them for later lanes. After the last lane of a rank among several, adds up the lanes of all ranks, which wait for
+    /// each other. Does nothing where a step is one lane.
     ///
     /// # Errors
-    /// `Model` in a session for evaluation, and after the last lane of a step.
+    /// `Model` in a session for evaluation, and after the last of the rank's lanes; `Device` if a rank is gone.
     pub fn end_lane(&mut self) -> Result<()> {
         let t = self.training()?;
         let (lanes, lane, mut pending) = (t.settings.lanes as usize, t.lanes, t.pending);
         if lanes <= 1 {
             return Ok(());
         }
-        if lane >= lanes {
-            return Err(Error::Model(format!("a step of {lanes} lanes has no lane {lane}")));
+        let own = t.settings.own_lanes();
+        if lane >= own.end {
+            return Err(Error::Model(format!("this rank has no lane {lane} of a step of {lanes} lanes")));
         }
-        let (joins, zero) = (t.joins.clone(), t.zero);
-        for _ in 0..ranks::joins(lanes, lane) {
+        let (joins, zero, sum) = (t.joins.clone(), t.zero, t.sum);
+        for _ in 0..ranks::joins(lanes, own.start, lane) {
             pending -= 1;
             self.run(joins[pending])?;
         }
-        if lane + 1 < lanes {
+        if lane + 1 == own.end {
+            sum.map_or(Ok(()), |sum| self.run(sum))?;
+        } else {
             for i in 0..self.layout.buckets.len() {
                 let (from, to) = (Kept::Gradients, Kept::Pending(pending));
                 self.state.copy(&StateKey::Bucket(i, from), &StateKey::Bucket(i, to))?;
@@ -623,6 +642,11 @@ impl Session {
     /// A program's plan, for reports.
     pub fn plan(&self, program: ProgramId) -> &Plan {
         self.programs[program.0].plan()
+    }
+
+    /// All that its bits depend on beside plans and state ([`Device::arithmetic`]).
+    pub fn arithmetic(&self) -> String {
+        self.device.arithmetic()
     }
 
     /// The plan of the update, if the session trains.

@@ -15,7 +15,7 @@ use headwater_core::pass::differentiate::NoGradient;
 use headwater_core::pass::precision::Properties;
 use headwater_core::plan::{Bindings, Plan};
 use headwater_core::target::Target;
-use headwater_core::train::{BucketLayout, carried, join_graph, update_graph, zero_graph};
+use headwater_core::train::{BucketLayout, carried, join_graph, sum_graph, update_graph, zero_graph};
 use serde::Serialize;
 
 /// A plan and the places of what it is fed and returns.
@@ -43,8 +43,8 @@ pub(super) fn bound(
 }
 
 /// Plans a graph that works on the state alone.
-fn updating(graph: Graph, state: &StateLayout, target: &Target) -> Result<BoundProgram> {
-    bound(graph, &graphs::update(), target, |compiled| Interface::bind(state, &compiled.graph))
+fn updating(graph: Graph, options: &Options, state: &StateLayout, target: &Target) -> Result<BoundProgram> {
+    bound(graph, options, target, |compiled| Interface::bind(state, &compiled.graph))
 }
 
 /// Plans the update with the settings of `groups`.
@@ -57,7 +57,7 @@ pub(super) fn update(
 ) -> Result<BoundProgram> {
     let sums = settings.sums();
     let graph = update_graph(layout, |g| groups.rule(g), settings.clip, sums, target.saturating)?;
-    updating(graph, state, target)
+    updating(graph, &graphs::update(&settings.mesh), state, target)
 }
 
 /// Memory by kind, in bytes.
@@ -123,6 +123,8 @@ pub struct Planned {
     pub(super) zero: Option<BoundProgram>,
     /// Programs that add the gradients to a sum of earlier lanes, by its number.
     pub(super) joins: Vec<BoundProgram>,
+    /// The program that adds up the lanes of all ranks, if there are several.
+    pub(super) sum: Option<BoundProgram>,
 }
 
 impl Planned {
@@ -143,7 +145,16 @@ impl Planned {
             return Err(Error::config("accumulate", "must be at least 1"));
         }
         if settings.lanes == 0 {
-            return Err(Error::config("lanes", "must be at least 1"));
+            return Err(Error::config("ranks.lanes", "must be at least 1"));
+        }
+        if settings.mesh.ranks() > settings.lanes as usize {
+            let message = format!(
+                "the run has {} lanes, and {} ranks were started: some would have nothing to do. Start at most {0} ranks, or begin a \
+                 run with --lanes {1} (other lanes give other bits)",
+                settings.lanes,
+                settings.mesh.ranks()
+            );
+            return Err(Error::config("ranks.lanes", message));
         }
         let accumulate = settings.sums();
         // Flat storage follows from the gradients: the state is laid out when they are known, before the step
@@ -168,9 +179,14 @@ impl Planned {
         let unbound = || Error::Model("a graph was not bound".into());
         let (layout, tensors, state, sparse, missing) = made.ok_or_else(unbound)?;
         let update = update(&layout, &groups, settings, &state, target)?;
-        let zero = accumulate.then(|| updating(zero_graph(&layout)?, &state, target)).transpose()?;
-        let join = |number| updating(join_graph(&layout, number)?, &state, target);
-        let joins = (0..settings.pending()).map(join).collect::<Result<_>>()?;
+        let (mesh, lanes, pending) = (&settings.mesh, settings.lanes as usize, settings.pending());
+        let alike = graphs::update(mesh);
+        let zero = accumulate.then(|| updating(zero_graph(&layout)?, &alike, &state, target)).transpose()?;
+        let join = |number| updating(join_graph(&layout, number)?, &alike, &state, target);
+        let joins = (0..pending).map(join).collect::<Result<_>>()?;
+        let together = Options { reduce: true, ..graphs::update(mesh) };
+        let sum = || updating(sum_graph(&layout, pending, lanes, mesh)?, &together, &state, target);
+        let sum = (mesh.ranks() > 1).then(sum).transpose()?;
         let (groups, update) = (Some(groups), Some(update));
         let planned = Planned {
             state,
@@ -184,6 +200,7 @@ impl Planned {
             update,
             zero,
             joins,
+            sum,
         };
         let total = planned.memory().total();
         // The gradients keep to the budget; the update or its results alone may exceed it.
@@ -221,7 +238,7 @@ impl Planned {
         })?;
         let state = made.ok_or_else(|| Error::Model("a graph was not bound".into()))?;
         let (groups, sparse, missing) = (None, Vec::new(), Vec::new());
-        let (update, zero, joins, precision) = (None, None, Vec::new(), precision.clone());
+        let (update, zero, joins, sum, precision) = (None, None, Vec::new(), None, precision.clone());
         Ok(Planned {
             state,
             layout,
@@ -234,6 +251,7 @@ impl Planned {
             update,
             zero,
             joins,
+            sum,
         })
     }
 
@@ -273,7 +291,14 @@ impl Planned {
     /// Bytes that a step will hold: the state, the arena that its plans share, what they are fed and return.
     pub fn memory(&self) -> MemoryUse {
         let held = |holds| self.state.bytes(holds);
-        let all = || [&self.program].into_iter().chain(&self.update).chain(&self.zero).chain(&self.joins);
+        let all = || {
+            [&self.program]
+                .into_iter()
+                .chain(&self.update)
+                .chain(&self.zero)
+                .chain(&self.joins)
+                .chain(&self.sum)
+        };
         let own: usize = all().flat_map(|b| b.interface.bytes).sum();
         MemoryUse {
             parameters: held(Holds::Parameters),
@@ -324,7 +349,7 @@ fn check_lanes(settings: &Training, graph: &Graph) -> Result<()> {
                  on that, so lanes are not independent of each other",
                 names.join(", ")
             );
-            Err(Error::config("lanes", message))
+            Err(Error::config("ranks.lanes", message))
         }
     }
 }

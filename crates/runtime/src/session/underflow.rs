@@ -8,19 +8,19 @@ use headwater_core::graph::Origin;
 use headwater_core::pass::instrument::Probe;
 use headwater_core::pass::precision::Level;
 use headwater_core::{DType, Graph};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Elements that a backward pass rounded to zero in f16, though they were none. They are of the parameters'
 /// gradients and of all gradients on the way to them, each where it was lost.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Underflow {
     /// Number of elements that were lost.
     pub lost: u64,
     /// Number of elements that were rounded to f16.
     pub elements: u64,
     /// The node that lost the largest share of its result (the first of several), with that share.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst: Option<(String, f64)>,
 }
 

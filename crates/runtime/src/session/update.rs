@@ -60,10 +60,11 @@ impl Session {
     /// Updates with the values of each group's scalars.
     fn update_by(&mut self, values: Vec<Vec<f64>>) -> Result<Update> {
         let t = self.training()?;
-        let (lanes, over) = (t.settings.lanes as usize, t.lanes);
-        if lanes > 1 && over != lanes {
+        let (lanes, own, over) = (t.settings.lanes as usize, t.settings.own_lanes(), t.lanes);
+        if lanes > 1 && over != own.end {
+            let (over, own) = (over - own.start, own.len());
             return Err(Error::Model(format!(
-                "{over} of {lanes} lanes are over: the step has not all gradients"
+                "{over} of {own} lanes are over: the step has not all gradients"
             )));
         }
         let (program, unscale) = (t.update, t.unscale());

@@ -8,13 +8,16 @@ mod event;
 mod resume;
 mod room;
 mod spans;
+mod world;
 
 pub use crate::course::{Best, Course};
 pub use crate::evaluation::Evaluation;
 use event::Observers;
 pub use event::{Event, Observer, Recomputation, Start, Step};
+use resume::Opened;
 use spans::Recorder;
 pub use spans::Span;
+use world::{Told, World};
 
 use crate::average::Average;
 use crate::checkpoint::{Progress, Snapshot, Store};
@@ -74,6 +77,9 @@ pub struct Trainer<'a> {
     step: u64,
     saved: Option<u64>,
     resumed: Option<Event>,
+    /// The other ranks, if there are any, and what all have agreed on at the last step: to stop, and to save.
+    world: Option<World>,
+    agreed: [bool; 2],
 }
 
 /// The end of a run.
@@ -107,7 +113,8 @@ impl<'a> Trainer<'a> {
     /// `resume`, goes on from the newest whole checkpoint of that directory.
     ///
     /// # Errors
-    /// Whatever is wrong with settings, data, model, device or checkpoints, before anything runs.
+    /// Whatever is wrong with settings, data, model, device or checkpoints, before anything runs. Ranks begin together: if
+    /// one of them does not, or differs from the others, none does (`Ranks`).
     pub fn new(
         device: Arc<dyn Device>,
         model: SessionModel,
@@ -115,7 +122,35 @@ impl<'a> Trainer<'a> {
         config: TrainConfig,
         resume: bool,
     ) -> Result<Trainer<'a>> {
+        let Some(world) = World::of(&*device) else {
+            return Trainer::prepared(device, model, rebind, config, resume, None);
+        };
+        world.at("prepares the run");
+        let opened = world.open(&config, resume)?;
+        let made = Trainer::prepared(device, model, rebind, config, resume, Some((world.clone(), opened)));
+        world.agreed(made)
+    }
+
+    /// As [`Trainer::new`], on this rank alone; `ranks`: the others, and the checkpoints as they are opened.
+    fn prepared(
+        device: Arc<dyn Device>,
+        model: SessionModel,
+        rebind: Option<Box<Rebind<'a>>>,
+        mut config: TrainConfig,
+        resume: bool,
+        ranks: Option<(World, Opened)>,
+    ) -> Result<Trainer<'a>> {
         config.check(device.target())?;
+        let (world, mut opened) = ranks.map_or((None, None), |(world, opened)| (Some(world), Some(opened)));
+        if resume && opened.is_none() {
+            opened = Some(Opened::of(&config, true)?);
+        }
+        let found = opened.as_mut().map_or(Ok(None), Opened::found)?;
+        if config.ranks.lanes.is_none() {
+            let before = found.as_ref().and_then(|f| f.checkpoint.as_ref());
+            let before = before.map(|c| c.progress().config.ranks.lanes());
+            config.ranks.lanes = before.or_else(|| world.as_ref().map(|w| w.ranks() as u32)).or(Some(1));
+        }
         let names = &config.data.names;
         let wanted: HashSet<&str> =
             fed(model.graph).map(|(input, _)| names.get(input).map_or(input, String::as_str)).collect();
@@ -161,33 +196,30 @@ impl<'a> Trainer<'a> {
         }
         Groups::check_patterns(&config.groups, parameters(&graph))?;
         let rule = config.amp.rule(device.target())?;
-        let settings = config.training(device.target())?;
+        let mut settings = config.training(device.target())?;
+        settings.mesh = world.as_ref().map_or(settings.mesh, World::mesh);
         let mut session = Session::new(device, SessionModel { graph: &graph, ..model }, Some(settings))?;
         let mut scaler = vec![rule.start()];
-        let (mut store, mut resumed, mut step) = (None, None, 0);
+        let (mut resumed, mut step) = (None, 0);
         let mut course = Course::default();
         let mut average = config.ema.map(|decay| Average::new(&session, decay));
-        if let Some(dir) = &config.checkpoint.dir {
-            if resume {
-                let (opened, found) = Store::resume(dir, config.checkpoint.keep)?;
-                if let Some(before) = found.checkpoint.as_ref().map(|c| &c.progress().scaler) {
-                    scaler = rule.resumed(before);
-                }
-                if let Some(checkpoint) = &found.checkpoint {
-                    let Progress { course: before, config: old, .. } = checkpoint.progress();
-                    course = match old.eval.metric == config.eval.metric {
-                        true => before.clone(),
-                        false => before.clone().compared_anew(),
-                    };
-                    average.as_mut().map_or(Ok(()), |a| checkpoint.restore_average(a))?;
-                }
-                (resumed, step) = resume::resumption(&mut session, &config, steps, &opened, found)?;
-                store = Some(opened);
-            } else {
-                store = Some(Store::create(dir, config.checkpoint.keep)?);
+        let store = match opened {
+            Some(opened) => opened.store,
+            None => Opened::of(&config, resume)?.store,
+        };
+        if let Some(found) = found {
+            if let Some(before) = found.checkpoint.as_ref().map(|c| &c.progress().scaler) {
+                scaler = rule.resumed(before);
             }
-        } else if resume {
-            return Err(Error::config("checkpoint.dir", "must name the directory to resume from"));
+            if let Some(checkpoint) = &found.checkpoint {
+                let Progress { course: before, config: old, .. } = checkpoint.progress();
+                course = match old.eval.metric == config.eval.metric {
+                    true => before.clone(),
+                    false => before.clone().compared_anew(),
+                };
+                average.as_mut().map_or(Ok(()), |a| checkpoint.restore_average(a))?;
+            }
+            (resumed, step) = resume::resumption(&mut session, &config, steps, store.as_ref(), found)?;
         }
         if let Some(store) = &store {
             store.room(&session, average.as_ref())?;
@@ -221,6 +253,8 @@ impl<'a> Trainer<'a> {
             skipped: None,
             step,
             resumed,
+            world,
+            agreed: [false; 2],
         })
     }
 
@@ -300,6 +334,12 @@ impl<'a> Trainer<'a> {
             best: self.course.best,
         };
         if let Err(e) = self.advance(&mut summary, &mut tell, stop) {
+            // All ranks have found the same.
+            let same = matches!(e, Error::NotFinite { .. });
+            if let Some(world) = self.world.as_ref().filter(|_| same) {
+                world.leave();
+                return Err(if world.rank() == 0 { e } else { Error::AsRankZero });
+            }
             // A checkpoint that cannot be written is no reason to try again; what has diverged is saved already.
             if self.step > 0 && !matches!(e, Error::Checkpoint { .. } | Error::NotFinite { .. }) {
                 let saved = self.save(&mut tell, stop);
@@ -313,7 +353,10 @@ impl<'a> Trainer<'a> {
         // Steps before a resumed run's first may have been applied.
         let whole = summary.losses.len() as u64 == self.step;
         if let (true, true, 0, Some(scales)) = (summary.complete, whole, summary.updates, self.skipped) {
-            return Err(self.no_update(summary.losses.len() as u64, scales)?);
+            let error = self.no_update(summary.losses.len() as u64, scales)?;
+            self.world.iter().for_each(World::leave);
+            let speaks = self.world.as_ref().is_none_or(|w| w.rank() == 0);
+            return Err(if speaks { error } else { Error::AsRankZero });
         }
         summary.step = self.step;
         if summary.complete && self.step < self.steps() {
@@ -334,8 +377,13 @@ impl<'a> Trainer<'a> {
         tell: &mut dyn FnMut(&Event) -> Result<()>,
         stop: &AtomicBool,
     ) -> Result<()> {
-        let first = self.config.batches().step(self.step).start;
-        let mut loader = Loader::new(self.train.clone(), self.sampler.clone(), first)?;
+        let (batches, lanes) = (self.config.batches(), self.own_lanes());
+        let numbers = (self.step..).flat_map(move |step| batches.of_lanes(step, lanes.clone()));
+        let mut loader = Loader::of(self.train.clone(), self.sampler.clone(), numbers)?;
+        // A rank that was asked to stop does so with the others, at the end of a step.
+        let never = AtomicBool::new(false);
+        let together = self.world.is_some();
+        let evaluation_stop = if together { &never } else { stop };
         let interval =
             Duration::try_from_secs_f64(60.0 * self.config.checkpoint.minutes).unwrap_or(Duration::MAX);
         let mut saved = Instant::now();
@@ -344,13 +392,15 @@ impl<'a> Trainer<'a> {
         loop {
             if owes || self.owes_evaluation() {
                 owes = false;
-                let Some(evaluation) = self.evaluate_and_tell(tell, stop)? else {
+                self.at(|t| format!("evaluates after {} steps", t.step));
+                let Some(evaluation) = self.evaluate_and_tell(tell, evaluation_stop)? else {
                     summary.complete = false;
                     return Ok(());
                 };
                 (summary.evaluation, summary.best) = (Some(evaluation), self.course.best);
             }
-            let late = !interval.is_zero() && saved.elapsed() >= interval;
+            let own = !interval.is_zero() && saved.elapsed() >= interval;
+            let late = if together { self.agreed[1] } else { own };
             if self.step > 0 && (late || due(self.config.checkpoint.every, self.step)) {
                 self.save(tell, stop)?;
                 saved = Instant::now();
@@ -358,6 +408,7 @@ impl<'a> Trainer<'a> {
             if self.ended() {
                 return Ok(());
             }
+            self.agreed[1] = own;
             let done = match self.train_step(&mut loader, stop) {
                 // The step left everything as it was: what was learned before is kept.
                 Err(Error::NotFinite { step, detail, diverged }) => {
@@ -425,7 +476,8 @@ impl<'a> Trainer<'a> {
     fn train_step(&mut self, loader: &mut Loader, stop: &AtomicBool) -> Result<Option<Step>> {
         let begin = Instant::now();
         let recorded = self.recorder.as_ref().filter(|r| r.on()).map(Recorder::now);
-        if stop.load(Ordering::Relaxed) {
+        let stops = if self.world.is_some() { self.agreed[0] } else { stop.load(Ordering::Relaxed) };
+        if stops {
             return Ok(None);
         }
         let batches = self.config.batches();
@@ -489,13 +541,27 @@ impl<'a> Trainer<'a> {
         }))
     }
 
+    /// The lanes that this process computes.
+    fn own_lanes(&self) -> std::ops::Range<usize> {
+        let lanes = self.config.ranks.lanes();
+        self.world.as_ref().map_or(0..lanes as usize, |w| w.lanes(lanes))
+    }
+
+    /// Says to the other ranks what this one does.
+    fn at(&self, doing: impl FnOnce(&Self) -> String) {
+        if let Some(world) = &self.world {
+            world.at(&doing(self));
+        }
+    }
+
     /// The gradients of a step, summed over its batches; `None` if `stop` was set before the last of them.
     fn gradients(&mut self, loader: &mut Loader, stop: &AtomicBool) -> Result<Option<Summed>> {
         let batches = self.config.batches();
         let counts = self.session.can_underflow() && self.config.amp.counts_underflow(self.step);
-        let mut sums = Summed::default();
-        for number in batches.step(self.step) {
-            if number > batches.step(self.step).start && stop.load(Ordering::Relaxed) {
+        let mut told = Told::default();
+        let own = batches.of_lanes(self.step, self.own_lanes());
+        for number in own.clone() {
+            if self.world.is_none() && number > own.start && stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             let batch = self.timed("wait for data", None, |t| t.next(loader))?;
@@ -510,17 +576,24 @@ impl<'a> Trainer<'a> {
                 let samples = self.sampler.batch(batch.index).unwrap_or_default();
                 return Err(located(e, &self.train, &batch, &samples));
             }
-            sums.loss += self.session.output(program, 0)?.to_f64()[0] / batches.per_step() as f64;
-            sums.samples += batch.samples;
+            told.losses.push(self.session.output(program, 0)?.to_f64()[0].to_bits());
+            told.samples += batch.samples;
             if counts {
                 let lost = self.session.underflow(program)?;
-                sums.underflow = Some(sums.underflow.unwrap_or_default().and(lost));
+                told.underflow = Some(told.underflow.unwrap_or_default().and(lost));
             }
-            if self.config.lanes > 1 && batches.ends_lane(number) {
+            if self.config.ranks.lanes() > 1 && batches.ends_lane(number) {
                 self.timed("sums of lanes", None, |t| t.session.end_lane())?;
             }
         }
-        Ok(Some(sums))
+        if let Some(world) = &self.world {
+            (told.stop, told.late) = (stop.load(Ordering::Relaxed), self.agreed[1]);
+            told = Told::together(world.gather(&told)?);
+            self.agreed = [told.stop, told.late];
+        }
+        let count = batches.per_step() as f64;
+        let loss = told.losses.iter().fold(0.0, |sum, loss| sum + f64::from_bits(*loss) / count);
+        Ok(Some(Summed { loss, samples: told.samples, underflow: told.underflow }))
     }
 
     /// The next batch.
@@ -577,6 +650,7 @@ impl<'a> Trainer<'a> {
         let Some(store) = self.store.as_ref().filter(|_| self.saved != Some(self.step)) else {
             return Ok(());
         };
+        self.at(|t| format!("saves the checkpoint of step {}", t.step));
         self.wait_for_room(tell, stop)?;
         let path = store.save(self.snapshot(&self.progress()))?;
         self.saved = Some(self.step);

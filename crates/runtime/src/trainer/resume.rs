@@ -5,6 +5,34 @@ use crate::checkpoint::{Found, Store};
 use crate::config::TrainConfig;
 use crate::error::{Error, Result};
 use crate::session::Session;
+use std::path::PathBuf;
+
+/// The directory of checkpoints as a run opens it.
+#[derive(Default)]
+pub(super) struct Opened {
+    /// Absent where nothing is saved, or another rank does.
+    pub store: Option<Store>,
+    /// Findings of resuming.
+    pub found: Option<Found>,
+    /// The checkpoint to restore that another rank has found.
+    pub path: Option<PathBuf>,
+}
+
+impl Opened {
+    /// Opens the directory that the settings name, if they name one.
+    pub fn of(config: &TrainConfig, resume: bool) -> Result<Opened> {
+        let keep = config.checkpoint.keep;
+        match (&config.checkpoint.dir, resume) {
+            (Some(dir), true) => {
+                let (store, found) = Store::resume(dir, keep)?;
+                Ok(Opened { store: Some(store), found: Some(found), path: None })
+            }
+            (Some(dir), false) => Ok(Opened { store: Some(Store::create(dir, keep)?), ..Opened::default() }),
+            (None, true) => Err(Error::config("checkpoint.dir", "must name the directory to resume from")),
+            (None, false) => Ok(Opened::default()),
+        }
+    }
+}
 
 /// Restores what was found for a run of `steps`, sets damaged checkpoints aside, and says what differs from
 /// the settings then.
@@ -12,7 +40,7 @@ pub(super) fn resumption(
     session: &mut Session,
     config: &TrainConfig,
     steps: u64,
-    store: &Store,
+    store: Option<&Store>,
     found: Found,
 ) -> Result<(Option<Event>, u64)> {
     let Some(checkpoint) = found.checkpoint else { return Ok((None, 0)) };
@@ -24,7 +52,7 @@ pub(super) fn resumption(
     }
     checkpoint.restore(session)?;
     // Only now it is known that the run goes on from here.
-    let damaged = store.set_aside(&found.damaged)?;
+    let damaged = store.map_or(Ok(Vec::new()), |store| store.set_aside(&found.damaged))?;
     let changed = changes(&checkpoint.progress().config, config);
     let path = checkpoint.path().to_owned();
     Ok((Some(Event::Resume { step, path, changed, damaged }), step))
@@ -44,7 +72,11 @@ fn changes(old: &TrainConfig, new: &TrainConfig) -> Vec<String> {
     let mut found = Vec::new();
     for (name, value) in &new {
         let passes = harmless.contains(&name.as_str()) || (name == "eval" && !decides);
-        if let Some(was) = old.get(name).filter(|_| !passes) {
+        if name == "ranks" {
+            // Neither the number of ranks nor what connects them changes a bit.
+            let lanes = |ranks: Option<&serde_json::Value>| ranks.map_or(0.into(), |r| r["lanes"].clone());
+            differing("lanes", &lanes(old.get(name)), &lanes(Some(value)), &mut found);
+        } else if let Some(was) = old.get(name).filter(|_| !passes) {
             differing(name, was, value, &mut found);
         }
     }

@@ -103,6 +103,7 @@ impl super::Trainer<'_> {
         program: Option<ProgramId>,
         work: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
+        self.at(|t| format!("step {}, {name}", t.step + 1));
         if !self.recorder.as_ref().is_some_and(Recorder::on) {
             return work(self);
         }

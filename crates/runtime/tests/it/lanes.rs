@@ -185,7 +185,8 @@ fn run(dir: &Path, config: &TrainConfig, threads: usize, resume: bool) -> (Vec<f
 
 fn settings(dir: &Path, lanes: u32, accumulate: u32) -> TrainConfig {
     write_data(&dir.join("data.safetensors"));
-    let mut config = TrainConfig { lanes, accumulate, steps: Some(6), ..config(dir) };
+    let mut config = TrainConfig { accumulate, steps: Some(6), ..config(dir) };
+    config.ranks.lanes = Some(lanes);
     config.data.eval = None;
     config
 }

@@ -10,6 +10,7 @@ mod lent;
 mod moments;
 mod optimizers;
 mod precision;
+mod ranks;
 mod scaler;
 mod sparse;
 mod training;

@@ -9,6 +9,7 @@ operators! {
     broadcast: BROADCAST;
     reduce_scatter: REDUCE_SCATTER;
     shard: SHARD;
+    sum_lanes: SUM_LANES;
 }
 
 use crate::attr::{Attr, Attrs};

@@ -1,0 +1,3 @@
+//! Collectives over the memory of one process, against the reference over all ranks.
+
+mod carry;

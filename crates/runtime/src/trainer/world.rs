@@ -1,0 +1,308 @@
+//! The ranks of a run as its trainer sees them: what they tell each other in a step, that they begin alike, and that the
+//! one which has the checkpoints speaks for all.
+
+use super::{Opened, Trainer};
+use crate::checkpoint::{Checkpoint, Found};
+use crate::config::TrainConfig;
+use crate::data::Feeding;
+use crate::error::{Error, Result};
+use crate::session::{Session, Underflow};
+use headwater_core::device::Device;
+use headwater_core::diagnostic::Code;
+use headwater_core::ranks::{Exchange, Mesh, Transport, exchanged, lanes_of};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Samples that are compared when ranks begin, at equal distances through the data.
+const COMPARED: usize = 64;
+
+/// This rank among the others.
+#[derive(Clone)]
+pub(super) struct World {
+    transport: Arc<dyn Transport>,
+}
+
+/// A rank's part of a step, beside its gradients.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Told {
+    /// Losses of its batches, in the order of their numbers, as bits: they may be NaN.
+    pub losses: Vec<u64>,
+    pub samples: usize,
+    pub underflow: Option<Underflow>,
+    /// True if it was asked to stop, and if it is time to save: what one rank sees holds for all.
+    pub stop: bool,
+    pub late: bool,
+}
+
+/// Facts in which ranks must not differ, the most fundamental first: each with its name.
+type Facts = Vec<(String, String)>;
+
+/// A checkpoint that rank 0 has found, for the others.
+#[derive(Serialize, Deserialize)]
+struct Shown {
+    checkpoint: Option<PathBuf>,
+    error: Option<String>,
+}
+
+impl World {
+    /// The ranks that a device reaches; `None` for a device alone.
+    pub fn of(device: &dyn Device) -> Option<World> {
+        device.transport().filter(|t| t.ranks() > 1).map(|transport| World { transport })
+    }
+
+    pub fn rank(&self) -> usize {
+        self.transport.rank()
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.transport.ranks()
+    }
+
+    pub fn mesh(&self) -> Mesh {
+        Mesh::data(self.ranks(), self.rank())
+    }
+
+    /// This rank's lanes.
+    pub fn lanes(&self, of: u32) -> Range<usize> {
+        lanes_of(self.rank(), self.ranks(), of as usize)
+    }
+
+    /// Says where this rank is.
+    pub fn at(&self, doing: &str) {
+        self.transport.at(doing);
+    }
+
+    /// A rank in words.
+    pub fn named(&self, rank: usize) -> String {
+        self.transport.named(rank)
+    }
+
+    /// All ranks end in order.
+    pub fn leave(&self) {
+        self.transport.leave();
+    }
+
+    /// What every rank gives, in their order.
+    pub fn gather<T: Serialize + DeserializeOwned>(&self, own: &T) -> Result<Vec<T>> {
+        let strange = |rank: usize, e: serde_json::Error| {
+            let message = format!("{} has sent something else than was asked: {e}", self.named(rank));
+            Error::Core(headwater_core::Error::new(Code::Device, message))
+        };
+        let own = serde_json::to_vec(own).map_err(|e| strange(self.rank(), e))?;
+        let all = exchanged(&*self.transport, Exchange::AllGather(own))?;
+        let read =
+            |(rank, bytes): (usize, &Vec<u8>)| serde_json::from_slice(bytes).map_err(|e| strange(rank, e));
+        all.iter().enumerate().map(read).collect()
+    }
+
+    /// Opens the directory of checkpoints: rank 0 alone, which tells the others what to restore.
+    pub fn open(&self, config: &TrainConfig, resume: bool) -> Result<Opened> {
+        let own = (self.rank() == 0).then(|| Opened::of(config, resume));
+        let shown = match &own {
+            None => Shown { checkpoint: None, error: None },
+            Some(Ok(opened)) => {
+                let found = opened.found.as_ref().and_then(|f| f.checkpoint.as_ref());
+                // Absolute: the others may have begun in another folder.
+                let path = found.map(|c| std::path::absolute(c.path()).unwrap_or_else(|_| c.path().into()));
+                Shown { checkpoint: path, error: None }
+            }
+            Some(Err(e)) => Shown { checkpoint: None, error: Some(e.to_string()) },
+        };
+        let first = self.gather(&shown)?.swap_remove(0);
+        if first.error.is_some() {
+            self.leave();
+        }
+        match (own, first) {
+            (Some(own), _) => own,
+            (None, Shown { error: Some(_), .. }) => Err(Error::AsRankZero),
+            (None, Shown { checkpoint, .. }) => Ok(Opened { store: None, found: None, path: checkpoint }),
+        }
+    }
+
+    /// Compares how ranks have begun; each gives what it has, or its error. All go on, or all end.
+    pub fn agreed<'a>(&self, made: Result<Trainer<'a>>) -> Result<Trainer<'a>> {
+        let own = match &made {
+            Ok(trainer) => trainer.facts().map_err(|e| e.to_string()),
+            Err(e) => Err(e.to_string()),
+        };
+        let all: Vec<Result<Facts, String>> = self.gather(&own)?;
+        let refused = match (all.iter().position(Result::is_err), self.difference(&all)) {
+            (None, None) => return made,
+            (None, Some(difference)) => match self.rank() {
+                0 => Error::Ranks(difference),
+                _ => Error::AsRankZero,
+            },
+            (Some(first), _) => match made {
+                // The same on all ranks: one of them is enough.
+                Err(_) if self.rank() > 0 && all.iter().all(|a| *a == all[0]) => Error::AsRankZero,
+                Err(e) => e,
+                Ok(_) => {
+                    let why = all[first].as_ref().err().map_or("", String::as_str);
+                    Error::Ranks(format!("{} does not begin: {why}", self.named(first)))
+                }
+            },
+        };
+        self.leave();
+        Err(refused)
+    }
+
+    /// The first fact in which a rank differs from rank 0.
+    fn difference(&self, all: &[Result<Facts, String>]) -> Option<String> {
+        let facts: Vec<&Facts> = all.iter().filter_map(|f| f.as_ref().ok()).collect();
+        let first = facts.first()?;
+        for (i, (name, value)) in first.iter().enumerate() {
+            let other =
+                facts.iter().enumerate().find(|(_, f)| f.get(i).is_none_or(|(n, v)| (n, v) != (name, value)));
+            let Some((rank, other)) = other else { continue };
+            let none = "nothing".to_string();
+            let theirs = other.iter().find(|(n, _)| n == name).map_or(&none, |(_, v)| v);
+            return Some(format!(
+                "{} and {} differ in {name}: {value} and {theirs}. Ranks of a run have the same program, settings and data: \
+                 start all with the same command, on the same files",
+                self.named(0),
+                self.named(rank)
+            ));
+        }
+        None
+    }
+}
+
+impl Told {
+    /// What all ranks have told, as one. The losses are in the order of the batches, as ranks are.
+    pub fn together(all: Vec<Told>) -> Told {
+        all.into_iter().fold(Told::default(), |mut sum, own| {
+            sum.losses.extend(own.losses);
+            sum.samples += own.samples;
+            sum.underflow = match (sum.underflow, own.underflow) {
+                (Some(a), Some(b)) => Some(a.and(b)),
+                (a, b) => a.or(b),
+            };
+            (sum.stop, sum.late) = (sum.stop || own.stop, sum.late || own.late);
+            sum
+        })
+    }
+}
+
+impl Opened {
+    /// The checkpoint to go on from, opened by ranks that were told of it.
+    pub fn found(&mut self) -> Result<Option<Found>> {
+        let told = self.path.take().map(|path| Checkpoint::open(&path)).transpose()?;
+        let told = told.map(|checkpoint| Found { checkpoint: Some(checkpoint), damaged: Vec::new() });
+        Ok(self.found.take().or(told))
+    }
+}
+
+impl Trainer<'_> {
+    /// Facts in which the ranks of a run must not differ.
+    fn facts(&self) -> Result<Facts> {
+        let mut facts = vec![("the version of Headwater".into(), env!("CARGO_PKG_VERSION").to_string())];
+        facts.push(("the arithmetic of the device".into(), self.session.arithmetic()));
+        // Places of files may differ: what is in them is compared below.
+        let elsewhere = ["log", "checkpoint.dir", "data.train", "data.eval", "init.weights"];
+        if let Ok(settings) = serde_json::to_value(&self.config) {
+            leaves(String::new(), &settings, &mut |name, value| {
+                if !elsewhere
+                    .iter()
+                    .any(|e| name == *e || name.strip_prefix(e).is_some_and(|r| r.starts_with('.')))
+                {
+                    facts.push((format!("the setting `{name}`"), value));
+                }
+            });
+        }
+        let data = [("the training data", Some(&self.train)), ("the held-out data", self.eval.as_ref())];
+        for (name, feeding) in data.into_iter().filter_map(|(n, f)| Some((n, f?))) {
+            facts.push((format!("{name}, in samples"), feeding.samples().to_string()));
+            facts.push((format!("{name}, in their content"), format!("{:016x}", content(feeding)?)));
+        }
+        facts.push(("the step that they begin with".into(), self.step.to_string()));
+        facts.push(("the weights that they begin with".into(), format!("{:016x}", weights(&self.session)?)));
+        let mut plans = 0;
+        for program in [self.session.program()?, self.session.update_program()?] {
+            plans = digest(plans, self.session.plan(program).to_string().as_bytes());
+        }
+        facts.push(("the plan of a step".into(), format!("{plans:016x}")));
+        Ok(facts)
+    }
+}
+
+/// Calls `take` with the name and value of every setting.
+fn leaves(path: String, value: &serde_json::Value, take: &mut impl FnMut(&str, String)) {
+    match value {
+        serde_json::Value::Object(all) => {
+            for (name, value) in all {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                leaves(path, value, take);
+            }
+        }
+        other => take(&path, other.to_string()),
+    }
+}
+
+/// A number that differs where bytes differ, but for one in 2⁶⁴ cases.
+pub(super) fn digest(begin: u64, bytes: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(FACTOR).rotate_left(29);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let sum = words.iter().fold(begin ^ bytes.len() as u64, |sum, w| mix(sum, u64::from_le_bytes(*w)));
+    let sum = rest.iter().fold(sum, |sum, b| mix(sum, u64::from(*b)));
+    mix(sum ^ sum >> 32, 0)
+}
+
+/// A digest of samples at equal distances.
+fn content(feeding: &Feeding) -> Result<u64> {
+    let (samples, mut sum) = (feeding.samples(), 0);
+    for i in 0..COMPARED.min(samples) {
+        let sample = i * samples / COMPARED.min(samples);
+        for feed in feeding.feeds(0) {
+            let mut bytes = Vec::new();
+            feeding.data().columns()[feed.column].append(sample, feed.dtype, &mut bytes)?;
+            sum = digest(sum, &bytes);
+        }
+    }
+    Ok(sum)
+}
+
+/// A digest of parameters and buffers.
+fn weights(session: &Session) -> Result<u64> {
+    let mut sum = 0;
+    for tensor in session.tensors() {
+        sum = digest(sum, &session.read(tensor)?);
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_see_each_bit_and_each_place() {
+        let bytes: Vec<u8> = (0..77).collect();
+        let of = digest(0, &bytes);
+        for bit in 0..8 * bytes.len() {
+            let mut other = bytes.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(digest(0, &other), of, "bit {bit}");
+        }
+        assert_ne!(digest(0, &bytes[..76]), of);
+        assert_ne!(digest(1, &bytes), of);
+        assert_ne!(digest(0, &[0; 8]), digest(0, &[0; 16]));
+    }
+
+    #[test]
+    fn what_ranks_tell_is_put_together_in_their_order() {
+        let told = |losses: &[f64], stop| Told {
+            losses: losses.iter().map(|l| l.to_bits()).collect(),
+            samples: 2,
+            stop,
+            ..Told::default()
+        };
+        let all = Told::together(vec![told(&[1.0, f64::NAN], false), told(&[3.0], true)]);
+        let losses: Vec<f64> = all.losses.iter().map(|b| f64::from_bits(*b)).collect();
+        assert!(losses[0] == 1.0 && losses[1].is_nan() && losses[2] == 3.0);
+        assert!(all.samples == 4 && all.stop && !all.late);
+    }
+}
