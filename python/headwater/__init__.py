@@ -9,7 +9,7 @@ from headwater.commands import check, inspect
 from headwater.errors import Error, Mismatch, Refusal, Unsupported, UnsupportedWarning
 
 if TYPE_CHECKING:
-    from headwater import nn, ops
+    from headwater import apex, nn, ops
     from headwater.backend import Counters, counters, reset
     from headwater.report import Report, explain
     from headwater.step import Step, compile_step
@@ -24,6 +24,7 @@ __all__ = [
     "Unsupported",
     "UnsupportedWarning",
     "__version__",
+    "apex",
     "check",
     "compile_step",
     "counters",
@@ -46,7 +47,7 @@ _LAZY = {
 }
 
 #: Modules that need PyTorch.
-_MODULES = ("nn", "ops")
+_MODULES = ("apex", "nn", "ops")
 
 
 def __getattr__(name: str) -> Any:

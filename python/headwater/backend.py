@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import torch
 
-from headwater import _headwater
+from headwater import _headwater, precision
 from headwater.capture import DTYPES
 from headwater.compare import compare
 from headwater.errors import Error, Refusal, Unsupported, UnsupportedWarning
@@ -61,6 +61,8 @@ class Options:
     unsupported: str = "eager"
     #: True if the first run of each graph is compared with eager mode.
     check: bool = False
+    #: Mixed precision: "O1", "O2" or settings of `[amp]`. Parameters stay f32, and so do results.
+    amp: precision.Amp = None
 
     @classmethod
     def of(cls, options: Optional[dict[str, Any]]) -> "Options":
@@ -70,6 +72,9 @@ class Options:
         made = cls(**(options or {}))
         if made.unsupported not in ("eager", "error", "inductor"):
             raise ValueError(f"unsupported={made.unsupported!r}: it is 'eager', 'error' or 'inductor'")
+        made.amp = precision.settings(made.amp)
+        if made.amp is not None and made.unsupported == "inductor":
+            raise ValueError("unsupported='inductor': there is no amp then")
         return made
 
 
@@ -96,6 +101,9 @@ class _Graph:
         self._names = names(graph)
         #: Positions of what the caller passes; other arguments are tensors of modules.
         self._passed = {i for i, source in enumerate(_sources(graph)) if "_buffers[" not in source}
+        amp = options.amp
+        buffers = set(range(len(examples))) - self._passed
+        self._policy = None if amp is None else precision.Policy(graph, amp, buffers)  # type: ignore[arg-type]
         self._context = _headwater.Context(torch.get_num_threads())
         self._plans: OrderedDict[Any, _Plans] = OrderedDict()
         #: Positions of arguments whose sizes may change from call to call.
@@ -130,7 +138,7 @@ class _Graph:
         try:
             if self._options.check and not plans.checked:
                 half_of = lambda function, cotangents: _Half(function, self._context, cotangents)  # noqa: E731
-                compare(plans.function, self._graph, args, self._names, half_of)
+                compare(plans.exact, self._graph, args, self._names, half_of)
                 plans.checked = True
             return plans.run(args)
         except Error as e:
@@ -147,7 +155,7 @@ class _Graph:
         if plans is None:
             values = [int(a) if isinstance(a, torch.SymInt) else a for a in args]
             try:
-                plans = _Plans(capture(self._graph, values, self._names), self._context)
+                plans = self._plans_of(values)
             except Unsupported as e:
                 self._refuse(e.refusals)
                 return None
@@ -180,8 +188,17 @@ class _Graph:
             _WARNED.add(text)
             warnings.warn(text, UnsupportedWarning, stacklevel=2)
         if self._options.unsupported == "eager":
-            return self._graph.forward
+            return self._run_in_eager
         return self._inductor
+
+    def _plans_of(self, args: Sequence[Any]) -> "_Plans":
+        """Plans for the sizes of these arguments, in the precision of the options."""
+        function = capture(self._graph, args, self._names, self._policy)
+        exact = capture(self._graph, args, self._names) if self._policy and self._options.check else None
+        return _Plans(function, self._context, exact)
+
+    def _run_in_eager(self, *args: Any) -> Any:
+        return self._graph.forward(*args) if self._policy is None else self._policy.run(self._graph.forward, args)
 
 
 class _Inductor:
@@ -200,8 +217,10 @@ class _Inductor:
 class _Plans:
     """The plans of a graph for some sizes: one for each set of results that have cotangents."""
 
-    def __init__(self, function: Function, context: _headwater.Context) -> None:
+    def __init__(self, function: Function, context: _headwater.Context, exact: Optional[Function] = None) -> None:
         self.function, self._context = function, context
+        #: The function without casts of mixed precision, which is what eager mode is compared with.
+        self.exact = exact or function
         #: True once a run was compared with eager mode.
         self.checked = False
         self._halves: dict[tuple[bool, ...], _Half] = {}

@@ -14,6 +14,7 @@ from torch.fx import traceback as fx_traceback
 from headwater import _headwater
 from headwater.capture import DTYPES, Described, first_line, lost, operand, to_json
 from headwater.errors import Refusal, Unsupported
+from headwater.precision import Policy
 from headwater.references import Interpreter
 
 
@@ -72,14 +73,16 @@ class Function:
     written: list[int]
 
 
-def capture(graph: torch.fx.GraphModule, args: Sequence[Any], names: Sequence[str]) -> Function:
-    """Captures a graph for these arguments. `names`: of the arguments, for what is refused.
+def capture(
+    graph: torch.fx.GraphModule, args: Sequence[Any], names: Sequence[str], policy: Optional[Policy] = None
+) -> Function:
+    """Captures a graph for these arguments. `names`: of the arguments, for what is refused; `policy`: of mixed precision.
 
     Raises `Unsupported`, with all reasons that were found."""
     if found := lost(graph) + _operands(args, names):
         raise Unsupported(found)
     grad = torch.is_grad_enabled()
-    traced = _Traced(graph, args, names, grad)
+    traced = _Traced(graph, args, names, grad, policy)
     tensors = tuple(a for a in args if isinstance(a, torch.Tensor))
     with torch.autocast("cpu", enabled=False), torch.set_grad_enabled(True):
         try:
@@ -121,8 +124,11 @@ class _Found:
 class _Traced(torch.nn.Module):
     """A graph of dynamo whose results are fresh tensors. It finds out how eager mode's results are made of them."""
 
-    def __init__(self, graph: torch.fx.GraphModule, args: Sequence[Any], names: Sequence[str], grad: bool) -> None:
+    def __init__(
+        self, graph: torch.fx.GraphModule, args: Sequence[Any], names: Sequence[str], grad: bool, policy: Optional[Policy]
+    ) -> None:
         super().__init__()
+        self.policy = policy
         # Dynamo's own graph must stay as it is.
         self.graph = torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
         self.fixed = [None if isinstance(a, torch.Tensor) else a for a in args]
@@ -135,7 +141,8 @@ class _Traced(torch.nn.Module):
         before = [(t.requires_grad, t._version) for t in tensors]
         # Node by node, so that each operator keeps the module and the line of the model that it comes from.
         with fx_traceback.preserve_node_meta():
-            outputs = Interpreter(self.graph).run(*args)
+            run = Interpreter(self.graph).run
+            outputs = run(*args) if self.policy is None else self.policy.run(run, args)
         self.found.__init__()  # type: ignore[misc]
         for (required, version), t in zip(before, tensors):
             if self.grad and t._version != version and (t.requires_grad or required):

@@ -35,8 +35,22 @@ def test_bert_trains_saves_and_resumes_to_the_same_bits(tmp_path: Path, capsys: 
 README = (EXAMPLES.parent / "README.md").read_text()
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL), ids=["whole_step", "compile"])
-def test_examples_of_the_readme_run(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+#: What the blocks print, in their order.
+PRINTED = {
+    "whole_step": r"0\.\d+, norm \d+\.\d+",
+    "compile": r"Counters\(graphs=1, plans=\d, refused=0\)",
+    "apex": r".*'loss_scaler0'.*'loss_scale': 65536\.0, 'unskipped': 100.*",
+    "operators": "True",
+}
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_each_block_of_the_readme_is_tested() -> None:
+    assert len(BLOCKS) == len(PRINTED)
+
+
+@pytest.mark.parametrize("block, printed", list(zip(BLOCKS, PRINTED.values())), ids=PRINTED)
+def test_examples_of_the_readme_run(block: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block, "README.md", "exec"), {})  # noqa: S102
     said = capsys.readouterr().out
-    assert re.fullmatch(r"0\.\d+, norm \d+\.\d+\n|Counters\(graphs=1, plans=\d, refused=0\)\n", said), said
+    assert re.fullmatch(printed + "\n", said), said

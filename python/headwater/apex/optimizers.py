@@ -1,0 +1,722 @@
+"""`apex.optimizers`: NVIDIA's fused optimizers and those of Ascend's apex, as `torch.optim.Optimizer`s.
+
+SGD, Adam, AdamW and Adagrad are one kernel of PyTorch's a parameter, others are its operations over lists. State has apex's keys.
+`torch.amp.GradScaler` hands its scale to `step`, which divides by it and leaves the step out if a gradient was not finite."""
+
+import math
+from typing import Any, Callable, Iterable, Optional, Union
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+__all__ = [
+    "FusedAdagrad",
+    "FusedAdam",
+    "FusedLAMB",
+    "FusedNovoGrad",
+    "FusedSGD",
+    "NpuFusedAdadelta",
+    "NpuFusedAdam",
+    "NpuFusedAdamP",
+    "NpuFusedAdamW",
+    "NpuFusedBertAdam",
+    "NpuFusedLamb",
+    "NpuFusedRMSprop",
+    "NpuFusedRMSpropTF",
+    "NpuFusedSGD",
+]
+
+Tensors = list[torch.Tensor]
+
+
+class Fused(Optimizer):
+    """What these optimizers share: the protocol of `GradScaler`, clipping, and steps over lists of tensors."""
+
+    #: `GradScaler` then sets `grad_scale` and `found_inf`, and does not unscale itself.
+    _step_supports_amp_scaling = True
+
+    #: Largest norm of all gradients together; 0: any.
+    max_grad_norm: float = 0.0
+
+    #: True if groups keep the number of their step, from 1, as apex's do.
+    counts = False
+
+    def __init__(self, params: Any, defaults: dict[str, Any], max_grad_norm: float = 0.0) -> None:
+        super().__init__(params, defaults)
+        self.max_grad_norm = max_grad_norm or 0.0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none=set_to_none)
+
+    @torch.no_grad()
+    def step(  # type: ignore[override]
+        self,
+        closure: Optional[Callable[[], Any]] = None,
+        *,
+        grad_scale: Optional[torch.Tensor] = None,
+        found_inf: Optional[torch.Tensor] = None,
+    ) -> Any:
+        """Makes a step. `grad_scale` divides gradients; the step is left out if `found_inf` is not 0."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        scale = getattr(self, "grad_scale", None) if grad_scale is None else grad_scale
+        inf = getattr(self, "found_inf", None) if found_inf is None else found_inf
+        if inf is not None and bool(inf):
+            return loss
+        if scale is not None and float(scale) != 1.0 and (own := self._gradients()):
+            torch._foreach_mul_(own, 1.0 / float(scale))
+        if self.max_grad_norm > 0.0:
+            self.clip_optimizer_grad_norm_fused(self.max_grad_norm)
+        for group in self.param_groups:
+            members = [p for p in group["params"] if p.grad is not None]
+            for p in members:
+                if p.grad.is_sparse:
+                    raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
+            if self.counts:
+                group["step"] = group.get("step", 0) + 1
+            for dtype in {p.dtype for p in members}:
+                own = [p for p in members if p.dtype is dtype]
+                self._group(group, own, [p.grad for p in own])
+        return loss
+
+    def _gradients(self) -> Tensors:
+        return [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+
+    @torch.no_grad()
+    def clip_optimizer_grad_norm_fused(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Scales the gradients of all parameters so that their norm together is at most `max_norm`, and returns what it was."""
+        own = [p for group in self.param_groups for p in group["params"]]
+        return torch.nn.utils.clip_grad_norm_(own, max_norm, norm_type)
+
+    def _group(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+        """Steps parameters of one group and dtype."""
+        raise NotImplementedError
+
+    def _moments(self, params: Tensors, *names: str, fill: float = 0.0) -> list[Tensors]:
+        """State of the size of each parameter, made where it is not there."""
+        found: list[Tensors] = [[] for _ in names]
+        for p in params:
+            state = self.state[p]
+            for name, own in zip(names, found):
+                if name not in state:
+                    state[name] = torch.full_like(p, fill, memory_format=torch.preserve_format)
+                own.append(state[name])
+        return found
+
+
+def _adam(
+    group: dict[str, Any], params: Tensors, grads: Tensors, m: Tensors, v: Tensors, step: int, decoupled: bool, corrected: bool
+) -> None:
+    """Adam (Kingma and Ba, 2015) or AdamW (Loshchilov and Hutter, 2019); ε is added after the correction of biases."""
+    beta1, beta2 = group["betas"]
+    if corrected:
+        steps = [torch.tensor(float(step))] * len(params)
+        kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        kernel(
+            params,
+            grads,
+            m,
+            v,
+            [],
+            steps,
+            lr=float(group["lr"]),
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
+        return
+    if group["weight_decay"] and not decoupled:
+        grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
+    torch._foreach_lerp_(m, grads, 1.0 - beta1)
+    torch._foreach_mul_(v, beta2)
+    torch._foreach_addcmul_(v, grads, grads, 1.0 - beta2)
+    root = torch._foreach_sqrt(v)
+    torch._foreach_add_(root, group["eps"])
+    if group["weight_decay"] and decoupled:
+        torch._foreach_mul_(params, 1.0 - float(group["lr"]) * group["weight_decay"])
+    torch._foreach_addcdiv_(params, m, root, -float(group["lr"]))
+
+
+class FusedAdam(Fused):
+    """apex's FusedAdam: AdamW, or with `adam_w_mode=False` Adam with L2 decay. `max_grad_norm` clips the global norm first.
+    `capturable` and `master_weights` change no number here."""
+
+    counts = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        adam_w_mode: bool = True,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        set_grad_none: bool = True,
+        capturable: bool = False,
+        master_weights: bool = False,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        if amsgrad:
+            raise RuntimeError("FusedAdam does not support the AMSGrad variant.")
+        defaults = {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults, max_grad_norm)
+        self.adam_w_mode, self.set_grad_none = bool(adam_w_mode), set_grad_none
+
+    def _group(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+        step = int(group["step"])
+        m, v = self._moments(params, "exp_avg", "exp_avg_sq")
+        _adam(group, params, grads, m, v, step, self.adam_w_mode, bool(group["bias_correction"]))
+
+
+class FusedSGD(Fused):
+    """apex's FusedSGD: PyTorch's SGD. `wd_after_momentum` adds the decay to the step in place of the gradient."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        wd_after_momentum: bool = False,
+        materialize_master_grads: bool = True,
+        set_grad_none: bool = False,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+        }
+        super().__init__(params, defaults, max_grad_norm)
+        self.wd_after_momentum, self.materialize_master_grads = wd_after_momentum, materialize_master_grads
+
+    def _group(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+        momentum, decay, lr = group["momentum"], group["weight_decay"], float(group["lr"])
+        if decay and not self.wd_after_momentum:
+            grads = list(torch._foreach_add(grads, params, alpha=decay))
+        steps = grads
+        if momentum:
+            fresh = [p for p in params if self.state[p].get("momentum_buffer") is None]
+            begun = {id(p) for p in fresh}
+            for p, g in zip(params, grads):
+                if id(p) in begun:
+                    self.state[p]["momentum_buffer"] = g.clone()
+            old = [(self.state[p]["momentum_buffer"], g) for p, g in zip(params, grads) if id(p) not in begun]
+            if old:
+                buffers = [b for b, _ in old]
+                torch._foreach_mul_(buffers, momentum)
+                torch._foreach_add_(buffers, [g for _, g in old], alpha=1.0 - group["dampening"])
+            steps = [self.state[p]["momentum_buffer"] for p in params]
+            if group["nesterov"]:
+                steps = list(torch._foreach_add(grads, steps, alpha=momentum))
+        if decay and self.wd_after_momentum:
+            steps = list(torch._foreach_add(steps, params, alpha=decay))
+        torch._foreach_add_(params, steps, alpha=-lr)
+
+
+class FusedAdagrad(Fused):
+    """apex's FusedAdagrad (Duchi and others, 2011): ε is added to the root. `adagrad_w_mode` decouples the weight decay."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        eps: float = 1e-10,
+        weight_decay: float = 0.0,
+        set_grad_none: bool = True,
+        adagrad_w_mode: bool = False,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "eps": eps, "weight_decay": weight_decay}, max_grad_norm)
+        self.adagrad_w_mode = bool(adagrad_w_mode)
+
+    def _group(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+        (sums,) = self._moments(params, "sum")
+        lr, decay = float(group["lr"]), group["weight_decay"]
+        if decay and not self.adagrad_w_mode:
+            grads = list(torch._foreach_add(grads, params, alpha=decay))
+        torch._foreach_addcmul_(sums, grads, grads)
+        root = torch._foreach_sqrt(sums)
+        torch._foreach_add_(root, group["eps"])
+        if decay and self.adagrad_w_mode:
+            torch._foreach_mul_(params, 1.0 - lr * decay)
+        torch._foreach_addcdiv_(params, grads, root, -lr)
+
+
+class FusedLAMB(Fused):
+    """apex's FusedLAMB (You and others, 2020): the norm of all gradients together is clipped to `max_grad_norm`, and the rate of
+    each parameter that decays, or with `use_nvlamb` of every one, is multiplied by its norm over that of its step."""
+
+    counts = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        amsgrad: bool = False,
+        adam_w_mode: bool = True,
+        grad_averaging: bool = True,
+        set_grad_none: bool = True,
+        max_grad_norm: float = 1.0,
+        use_nvlamb: bool = False,
+    ) -> None:
+        if amsgrad:
+            raise RuntimeError("FusedLAMB does not support the AMSGrad variant.")
+        defaults = {
+            "lr": lr,
+            "bias_correction": bias_correction,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "grad_averaging": grad_averaging,
+        }
+        super().__init__(params, defaults, max_grad_norm)
+        self.adam_w_mode, self.use_nvlamb = bool(adam_w_mode), use_nvlamb
+
+    def _group(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+        step = int(group["step"])
+        beta1, beta2 = group["betas"]
+        decay, lr = group["weight_decay"], float(group["lr"])
+        m, v = self._moments(params, "exp_avg", "exp_avg_sq")
+        if decay and not self.adam_w_mode:
+            grads = list(torch._foreach_add(grads, params, alpha=decay))
+        torch._foreach_mul_(m, beta1)
+        torch._foreach_add_(m, grads, alpha=1.0 - beta1 if group["grad_averaging"] else 1.0)
+        torch._foreach_mul_(v, beta2)
+        torch._foreach_addcmul_(v, grads, grads, 1.0 - beta2)
+        first, second = (1.0 - beta1**step, 1.0 - beta2**step) if group["bias_correction"] else (1.0, 1.0)
+        root = torch._foreach_sqrt(torch._foreach_div(v, second))
+        torch._foreach_add_(root, group["eps"])
+        steps = list(torch._foreach_div(torch._foreach_div(m, first), root))
+        if decay and self.adam_w_mode:
+            torch._foreach_add_(steps, params, alpha=decay)
+        if decay or self.use_nvlamb:
+            norms = zip(torch._foreach_norm(params), torch._foreach_norm(steps))
+            ratios = [float(p / s) if float(p) > 0.0 and float(s) > 0.0 else 1.0 for p, s in norms]
+            torch._foreach_mul_(steps, ratios)
+        torch._foreach_add_(params, steps, alpha=-lr)
+
+
+class FusedNovoGrad(Fused):
+    """apex's FusedNovoGrad (Ginsburg and others, 2019): the second moment is one norm a parameter, kept in `exp_avg_sq` of the
+    group. `norm_type` is 2."""
+
+    counts = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        reg_inside_moment: bool = False,
+        grad_averaging: bool = True,
+        norm_type: int = 2,
+        init_zero: bool = False,
+        set_grad_none: bool = True,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        if amsgrad:
+            raise RuntimeError("FusedNovoGrad does not support the AMSGrad variant.")
+        if norm_type != 2:
+            raise RuntimeError(f"FusedNovoGrad has the norm of type 2 here, not {norm_type}")
+        defaults = {
+            "lr": lr,
+            "bias_correction": bias_correction,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "grad_averaging": grad_averaging,
+            "norm_type": norm_type,
+            "init_zero": init_zero,
+        }
+        super().__init__(params, defaults, max_grad_norm)
+        self.reg_inside_moment = reg_inside_moment
+
+    def _group(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+        step = int(group["step"])
+        beta1, beta2 = group["betas"]
+        decay = group["weight_decay"]
+        first, second = (1.0 - beta1**step, math.sqrt(1.0 - beta2**step)) if group["bias_correction"] else (1.0, 1.0)
+        kept = 1.0 - beta1 if group["grad_averaging"] else 1.0
+        (m,) = self._moments(params, "exp_avg")
+        for p, g, moment, norm in zip(params, grads, m, torch._foreach_norm(grads)):
+            state = self.state[p]
+            if "exp_avg_sq" not in state:
+                # The root of the second moment, as apex keeps it.
+                state["exp_avg_sq"] = torch.zeros_like(norm) if group["init_zero"] else norm.clone()
+            state["exp_avg_sq"].copy_((beta2 * state["exp_avg_sq"] ** 2 + (1.0 - beta2) * norm**2).sqrt())
+            scale = state["exp_avg_sq"] / second + group["eps"]
+            if self.reg_inside_moment:
+                moment.mul_(beta1).add_(g / scale + decay * p, alpha=kept)
+                own = moment / first
+            else:
+                moment.mul_(beta1).add_(g, alpha=kept)
+                own = moment / first / scale + decay * p
+            p.add_(own, alpha=-float(group["lr"]))
+
+
+class NpuFusedSGD(FusedSGD):
+    """SGD of Ascend's apex: PyTorch's."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr, momentum, dampening, weight_decay, nesterov, max_grad_norm=max_grad_norm)
+
+
+class NpuFusedAdam(FusedAdam):
+    """Adam of Ascend's apex: PyTorch's, with L2 decay."""
+
+    _DECOUPLED = False
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas=betas,
+            eps=eps,
+            adam_w_mode=self._DECOUPLED,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+            max_grad_norm=max_grad_norm,
+        )
+
+
+class NpuFusedAdamW(NpuFusedAdam):
+    """AdamW of Ascend's apex: PyTorch's."""
+
+    _DECOUPLED = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, max_grad_norm)
+
+
+class NpuFusedLamb(Fused):
+    """Lamb of Ascend's apex: without global clipping, and by default without correction of biases; the norm of a parameter that
+    scales its rate is at most 10."""
+
+    counts = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        adam: bool = False,
+        use_global_grad_norm: bool = False,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults, 1.0 if use_global_grad_norm and not max_grad_norm else max_grad_norm)
+        self.adam = adam
+
+    def _group(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+        beta1, beta2 = group["betas"]
+        m, v = self._moments(params, "exp_avg", "exp_avg_sq")
+        torch._foreach_lerp_(m, grads, 1.0 - beta1)
+        torch._foreach_mul_(v, beta2)
+        torch._foreach_addcmul_(v, grads, grads, 1.0 - beta2)
+        root = torch._foreach_sqrt(v)
+        torch._foreach_add_(root, group["eps"])
+        steps = list(torch._foreach_div(m, root))
+        if group["weight_decay"]:
+            torch._foreach_add_(steps, params, alpha=group["weight_decay"])
+        if not self.adam:
+            norms = zip(torch._foreach_norm(params), torch._foreach_norm(steps))
+            limited = ((min(float(p), 10.0), float(s)) for p, s in norms)
+            torch._foreach_mul_(steps, [p / s if p > 0.0 and s > 0.0 else 1.0 for p, s in limited])
+        torch._foreach_add_(params, steps, alpha=-float(group["lr"]))
+
+
+class NpuFusedAdadelta(Fused):
+    """Adadelta of Ascend's apex: PyTorch's."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay}, max_grad_norm)
+
+    def _group(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+        squares, deltas = self._moments(params, "square_avg", "acc_delta")
+        rho, eps = group["rho"], group["eps"]
+        if group["weight_decay"]:
+            grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
+        torch._foreach_mul_(squares, rho)
+        torch._foreach_addcmul_(squares, grads, grads, 1.0 - rho)
+        steps = torch._foreach_sqrt(torch._foreach_div(torch._foreach_add(deltas, eps), torch._foreach_add(squares, eps)))
+        steps = list(torch._foreach_mul(steps, grads))
+        torch._foreach_mul_(deltas, rho)
+        torch._foreach_addcmul_(deltas, steps, steps, 1.0 - rho)
+        torch._foreach_add_(params, steps, alpha=-float(group["lr"]))
+
+
+class NpuFusedRMSprop(Fused):
+    """RMSprop of Ascend's apex: PyTorch's."""
+
+    #: First mean square.
+    _FIRST = 0.0
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "alpha": alpha,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "centered": centered,
+        }
+        super().__init__(params, defaults, max_grad_norm)
+
+    def _group(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+        (squares,) = self._moments(params, "square_avg", fill=self._FIRST)
+        alpha, lr = group["alpha"], float(group["lr"])
+        grads = self._decayed(group, params, grads)
+        torch._foreach_mul_(squares, alpha)
+        torch._foreach_addcmul_(squares, grads, grads, 1.0 - alpha)
+        variance: Any = squares
+        if group["centered"]:
+            (means,) = self._moments(params, "grad_avg")
+            torch._foreach_lerp_(means, grads, 1.0 - alpha)
+            variance = torch._foreach_addcmul(squares, means, means, -1.0)
+        roots = self._roots(variance, group["eps"])
+        if not group["momentum"]:
+            torch._foreach_addcdiv_(params, grads, roots, -lr)
+            return
+        (buffers,) = self._moments(params, "momentum_buffer")
+        inside = lr if group.get("lr_in_momentum") else 1.0
+        torch._foreach_mul_(buffers, group["momentum"])
+        torch._foreach_addcdiv_(buffers, grads, roots, inside)
+        torch._foreach_add_(params, buffers, alpha=-lr / inside)
+
+    def _decayed(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> Tensors:
+        if not group["weight_decay"]:
+            return grads
+        if group.get("decoupled_decay"):
+            torch._foreach_mul_(params, 1.0 - float(group["lr"]) * group["weight_decay"])
+            return grads
+        return list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
+
+    def _roots(self, variance: Tensors, eps: float) -> Tensors:
+        roots = torch._foreach_sqrt(variance)
+        torch._foreach_add_(roots, eps)
+        return list(roots)
+
+
+class NpuFusedRMSpropTF(NpuFusedRMSprop):
+    """RMSprop as TensorFlow's, with the defaults of `timm.optim.RMSpropTF`: ε under the root, mean squares that start at 1, and
+    the rate inside of the momentum."""
+
+    _FIRST = 1.0
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        alpha: float = 0.9,
+        eps: float = 1e-10,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+        decoupled_decay: bool = False,
+        lr_in_momentum: bool = True,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr, alpha, eps, weight_decay, momentum, centered, max_grad_norm)
+        for group in self.param_groups:
+            group["decoupled_decay"], group["lr_in_momentum"] = decoupled_decay, lr_in_momentum
+        self.defaults |= {"decoupled_decay": decoupled_decay, "lr_in_momentum": lr_in_momentum}
+
+    def _roots(self, variance: Tensors, eps: float) -> Tensors:
+        return list(torch._foreach_sqrt(torch._foreach_add(variance, eps)))
+
+
+class NpuFusedBertAdam(Fused):
+    """The Adam of BERT's original training: no correction of biases, decay times the rate, each parameter's gradient clipped by
+    itself. Schedules: `warmup_linear`, `warmup_constant`, `warmup_cosine` over `t_total` steps; −1: a constant rate."""
+
+    counts = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        warmup: float = -1.0,
+        t_total: int = -1,
+        schedule: str = "warmup_linear",
+        b1: float = 0.9,
+        b2: float = 0.99,
+        e: float = 1e-6,
+        weight_decay: float = 0.01,
+        max_grad_norm: float = 1.0,
+    ) -> None:
+        if schedule not in ("warmup_linear", "warmup_constant", "warmup_cosine"):
+            raise ValueError(f"Invalid schedule parameter: {schedule}")
+        defaults = {
+            "lr": lr,
+            "schedule": schedule,
+            "warmup": warmup,
+            "t_total": t_total,
+            "b1": b1,
+            "b2": b2,
+            "e": e,
+            "weight_decay": weight_decay,
+            "max_grad_norm": max_grad_norm,
+        }
+        super().__init__(params, defaults)
+
+    def _group(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+        done = group["step"] - 1
+        m, v = self._moments(params, "exp_avg", "exp_avg_sq")
+        if group["max_grad_norm"] > 0.0:
+            for p in params:
+                torch.nn.utils.clip_grad_norm_(p, group["max_grad_norm"])
+        torch._foreach_lerp_(m, grads, 1.0 - group["b1"])
+        torch._foreach_mul_(v, group["b2"])
+        torch._foreach_addcmul_(v, grads, grads, 1.0 - group["b2"])
+        root = torch._foreach_sqrt(v)
+        torch._foreach_add_(root, group["e"])
+        steps = list(torch._foreach_div(m, root))
+        if group["weight_decay"]:
+            torch._foreach_add_(steps, params, alpha=group["weight_decay"])
+        torch._foreach_add_(params, steps, alpha=-float(group["lr"]) * self._factor(group, done))
+
+    @staticmethod
+    def _factor(group: dict[str, Any], done: int) -> float:
+        if group["t_total"] < 0:
+            return 1.0
+        progress, warmup = done / group["t_total"], max(group["warmup"], 0.0)
+        if progress < warmup:
+            return progress / warmup
+        if group["schedule"] == "warmup_constant":
+            return 1.0
+        if group["schedule"] == "warmup_cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * progress))
+        return max((progress - 1.0) / (warmup - 1.0), 0.0)
+
+
+class NpuFusedAdamP(Fused):
+    """AdamP (Heo and others, 2021): where the step is nearly orthogonal to the weights, its part along them is taken out."""
+
+    counts = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        delta: float = 0.1,
+        wd_ratio: float = 0.1,
+        nesterov: bool = False,
+        max_grad_norm: float = 0.0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "delta": delta,
+            "wd_ratio": wd_ratio,
+            "nesterov": nesterov,
+        }
+        super().__init__(params, defaults, max_grad_norm)
+
+    def _group(self, group: dict[str, Any], params: Tensors, grads: Tensors) -> None:
+        step = int(group["step"])
+        beta1, beta2 = group["betas"]
+        lr, eps = float(group["lr"]), group["eps"]
+        first, second = 1.0 - beta1**step, 1.0 - beta2**step
+        m, v = self._moments(params, "exp_avg", "exp_avg_sq")
+        torch._foreach_lerp_(m, grads, 1.0 - beta1)
+        torch._foreach_mul_(v, beta2)
+        torch._foreach_addcmul_(v, grads, grads, 1.0 - beta2)
+        for p, g, moment, square in zip(params, grads, m, v):
+            denominator = (square.sqrt() / math.sqrt(second)).add_(eps)
+            own = (beta1 * moment + (1.0 - beta1) * g if group["nesterov"] else moment) / denominator
+            ratio = 1.0
+            if p.dim() > 1:
+                own, ratio = self._projected(group, p, g, own)
+            if group["weight_decay"]:
+                p.mul_(1.0 - lr * group["weight_decay"] * ratio)
+            p.add_(own, alpha=-lr / first)
+
+    @staticmethod
+    def _projected(group: dict[str, Any], p: torch.Tensor, g: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, float]:
+        eps = group["eps"]
+        # By channels, then as a whole.
+        for rows in (p.shape[0], 1):
+            weights, gradient = p.reshape(rows, -1), g.reshape(rows, -1)
+            scale = weights.norm(dim=1).add(eps) * gradient.norm(dim=1).add(eps)
+            cosine = (weights * gradient).sum(1).abs() / scale
+            if float(cosine.max()) < group["delta"] / math.sqrt(weights.shape[1]):
+                unit = weights / weights.norm(dim=1, keepdim=True).add(eps)
+                flat = own.reshape(rows, -1)
+                return (flat - unit * (unit * flat).sum(1, keepdim=True)).reshape(own.shape), group["wd_ratio"]
+        return own, 1.0
+
+
