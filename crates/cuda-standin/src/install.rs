@@ -83,12 +83,37 @@ impl Installed {
         }
     }
 
+    /// A device that failed works again, and all that was left on it is gone, as in a new process.
+    pub fn revive(&self) {
+        // SAFETY: the type of the exported function.
+        if let Ok(f) = unsafe { self.control.get::<extern "C" fn()>(b"standin_revive\0") } {
+            f();
+        }
+    }
+
     /// Forgets failures that have not come.
     pub fn forget(&self) {
         // SAFETY: the type of the exported function.
         if let Ok(f) = unsafe { self.control.get::<extern "C" fn()>(b"standin_forget\0") } {
             f();
         }
+    }
+
+    /// Plants a fault: a part of a kernel's text is compiled as another one, until [`Installed::replaced`].
+    pub fn replace(&self, from: &str, to: &str) {
+        let c = |text: &str| CString::new(text).unwrap_or_default();
+        let (from, to) = (c(from), c(to));
+        type Replace = extern "C" fn(*const std::ffi::c_char, *const std::ffi::c_char);
+        // SAFETY: the type of the exported function.
+        if let Ok(f) = unsafe { self.control.get::<Replace>(b"standin_replace\0") } {
+            f(from.as_ptr(), to.as_ptr());
+        }
+    }
+
+    /// Kernels that were compiled with the fault.
+    pub fn replaced(&self) -> u64 {
+        // SAFETY: the type of the exported function.
+        unsafe { self.control.get::<extern "C" fn() -> u64>(b"standin_replaced\0") }.map_or(0, |f| f())
     }
 
     /// Calls of a function so far.

@@ -45,6 +45,8 @@ pub struct Entry {
     pub function: extern "C" fn(*const u64),
     pub threads: u32,
     pub pointers: usize,
+    /// Bytes of each operand, and true for those that are written; empty where the text does not say.
+    pub extents: Vec<(u64, bool)>,
 }
 
 /// What runs a launch.
@@ -197,6 +199,15 @@ impl Machine {
         }
     }
 
+    /// True if bytes belong to one of the operands that the kernel states, which it writes if this is a write.
+    fn is_operand(&self, address: u64, bytes: u64, write: bool) -> bool {
+        let extents = self.entry.as_ref().map_or(&[][..], |e| &e.extents);
+        let holds = |(start, (size, written)): (&u64, &(u64, bool))| {
+            address >= *start && address + bytes <= start + size && (*written || !write)
+        };
+        extents.is_empty() || self.args.iter().zip(extents).any(holds)
+    }
+
     /// Checks an access; false if it must not be made.
     fn touch(&mut self, address: u64, bytes: usize, unit: usize, write: bool, line: i32) -> bool {
         let thread = self.table.thread as usize;
@@ -216,6 +227,10 @@ impl Machine {
         // SAFETY: the world's memories, which outlive the launch; nothing else uses them meanwhile.
         let memories = unsafe { &mut *self.memories };
         let in_shared = self.shared.holds(address, bytes);
+        if !in_shared && !self.is_operand(address, bytes as u64, write) {
+            self.report(&format!("{verb} outside of the operands that it may use so"), line);
+            return false;
+        }
         let found = match in_shared {
             true => Some(&mut self.shared),
             false => {

@@ -66,6 +66,8 @@ pub struct World {
     /// Failures to come: calls left until then, and the result.
     pub injected: HashMap<String, (u64, Status)>,
     pub calls: HashMap<String, u64>,
+    /// A part of a kernel's text that is compiled as another one, and how often that was done.
+    pub replaced: Option<(String, String, u64)>,
     next: usize,
     random: u64,
 }
@@ -92,7 +94,8 @@ impl std::ops::DerefMut for Held {
 pub fn world() -> Held {
     let mut held = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
     held.get_or_insert_with(|| World {
-        checked: true,
+        // For the command line, which has nobody who could configure it.
+        checked: std::env::var_os("HEADWATER_STANDIN_FAST").is_none(),
         seed: 0,
         capacity: 4 << 30,
         used: 0,
@@ -108,6 +111,7 @@ pub fn world() -> Held {
         finding: String::new(),
         injected: HashMap::new(),
         calls: HashMap::new(),
+        replaced: None,
         next: 0,
         random: 0x2545_f491_4f6c_dd1d,
     });
@@ -127,6 +131,19 @@ impl World {
             }
         }
         if needs_context && self.failure != 0 { Err(self.failure) } else { Ok(()) }
+    }
+
+    /// Begins anew after a failure. Handles of before are gone.
+    pub fn revive(&mut self) {
+        (self.failure, self.used) = (0, 0);
+        self.finding.clear();
+        self.memories.clear();
+        self.pinned.clear();
+        self.streams.clear();
+        self.events.clear();
+        self.graphs.clear();
+        self.functions.clear();
+        self.modules.clear();
     }
 
     /// A number for a handle; never 0.

@@ -22,10 +22,28 @@ pub extern "C" fn standin_inject(name: *const c_char, nth: u64, status: i32) {
     world().injected.insert(text(name), (nth, status));
 }
 
+/// A device that failed works again, as in a new process.
+#[unsafe(no_mangle)]
+pub extern "C" fn standin_revive() {
+    world().revive();
+}
+
 /// Forgets failures that have not come.
 #[unsafe(no_mangle)]
 pub extern "C" fn standin_forget() {
     world().injected.clear();
+}
+
+/// Compiles a part of a kernel's text as another one: a fault that is planted.
+#[unsafe(no_mangle)]
+pub extern "C" fn standin_replace(from: *const c_char, to: *const c_char) {
+    world().replaced = Some((text(from), text(to), 0));
+}
+
+/// Kernels that were compiled with the part replaced; they are no longer.
+#[unsafe(no_mangle)]
+pub extern "C" fn standin_replaced() -> u64 {
+    world().replaced.take().map_or(0, |r| r.2)
 }
 
 /// Calls of a function so far.

@@ -127,6 +127,7 @@ export! {
                 function: *library.get::<extern "C" fn(*const u64)>(format!("{name}\0").as_bytes()).map_err(|_| NOT_FOUND)?,
                 threads: number("threads").map_err(|_| NOT_FOUND)? as u32,
                 pointers: number("pointers").map_err(|_| NOT_FOUND)? as usize,
+                extents: library.get::<*const i64>(format!("{name}_extents\0").as_bytes()).map_or_else(|_| Vec::new(), |first| extents(*first)),
                 name,
             }
         };
@@ -162,6 +163,22 @@ export! {
         let finding = if code == world.failure { world.finding.clone() } else { String::new() };
         put(text, words(code, true, &finding))?;
     }
+}
+
+/// Bytes of each operand, and true for those that are written.
+///
+/// # Safety
+/// Pairs of numbers that end with a negative one.
+unsafe fn extents(mut at: *const i64) -> Vec<(u64, bool)> {
+    let mut all = Vec::new();
+    // SAFETY: the caller's promise.
+    unsafe {
+        while *at >= 0 {
+            all.push((*at as u64, *at.add(1) != 0));
+            at = at.add(2);
+        }
+    }
+    all
 }
 
 fn words(code: i32, long: bool, finding: &str) -> *const c_char {

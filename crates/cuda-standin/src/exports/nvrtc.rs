@@ -75,7 +75,13 @@ pub extern "C" fn nvrtcCompileProgram(
         for (name, text) in program.headers.iter().chain([&simt]) {
             std::fs::write(file(name), text).map_err(|_| INTERNAL)?;
         }
-        let unit = format!("{}HwMachine* hw_machine;\n", program.text);
+        let mut unit = format!("{}HwMachine* hw_machine;\n{}", program.text, extents(&program.text));
+        if let Some((from, to, times)) = &mut world().replaced
+            && unit.contains(from.as_str())
+        {
+            unit = unit.replacen(from.as_str(), to, 1);
+            *times += 1;
+        }
         std::fs::write(file("unit.cpp"), unit).map_err(|_| INTERNAL)?;
         let mut command = Command::new(compiler);
         command.args([
@@ -105,6 +111,25 @@ pub extern "C" fn nvrtcCompileProgram(
         program.binary = [&MAGIC[..], &(bytes.len() as u64).to_le_bytes(), &bytes].concat();
         Ok(())
     })
+}
+
+/// Sizes of operands as data of the binary: kernels state them in comments, `// hw_a.p[1]: y0, 64 bytes, written`
+/// before `HW_KERNEL(NAME, …`. For each operand its bytes, and 1 if it is written.
+fn extents(text: &str) -> String {
+    let (mut all, mut own) = (String::new(), Vec::new());
+    for line in text.lines() {
+        if let Some(operand) = line.strip_prefix("// hw_a.p[") {
+            let bytes = operand.rsplit(", ").nth(1).and_then(|b| b.strip_suffix(" bytes"));
+            own.extend(bytes.map(|b| format!("{b}ll, {}", i32::from(operand.ends_with("written")))));
+        } else if let Some(kernel) = line.strip_prefix("HW_KERNEL(") {
+            let name = kernel.split(',').next().unwrap_or_default();
+            if !own.is_empty() {
+                all += &format!("extern \"C\" {{ i64 {name}_extents[] = {{{}, -1ll}}; }}\n", own.join(", "));
+            }
+            own.clear();
+        }
+    }
+    all
 }
 
 fn size(program: *mut c_void, to: *mut usize, of: fn(&Program) -> &Vec<u8>) -> Result<(), i32> {

@@ -6,4 +6,6 @@ mod conformance;
 mod faults;
 mod kernels;
 mod llama;
+mod migrate;
+mod mutants;
 mod nvrtc;

@@ -232,7 +232,7 @@ pub(super) fn backward(cx: &OpCx, step: &Step) -> Result<Lowered<CudaProgram>, R
         for (i32 t = 0; t < {THREADS}; t++) {{
             const i32 at = hw_thread() * {THREADS} + t;
             const u32 own = hw_ld((const u32*)room, at);
-            hw_st(room, at, sum);
+            PLACE
             sum += own;
         }}
         COUNT
@@ -242,10 +242,8 @@ pub(super) fn backward(cx: &OpCx, step: &Step) -> Result<Lowered<CudaProgram>, R
         );
         let (keys, positions) = (place(2 * side), place(2 * side + 1));
         let (to_keys, to_positions) = (place(2 - 2 * side), place(3 - 2 * side));
-        let body = counting.replace(
-            "COUNT",
-            &format!("hw_st((u32*)hw_a.p[1], hw_thread() * {blocks}ll + hw_block(), sum);"),
-        );
+        let count = format!("hw_st((u32*)hw_a.p[1], hw_thread() * {blocks}ll + hw_block(), sum);");
+        let body = counting.replace("            PLACE\n", "").replace("COUNT", &count);
         let operands = vec![("keys", keys, bytes, false), ("counts", count_place, of_counts, true)];
         let doc = format!("keys of each block by digit, bits {shift} to {}", shift + BITS);
         let shared = radix * THREADS * 4;
@@ -272,7 +270,7 @@ pub(super) fn backward(cx: &OpCx, step: &Step) -> Result<Lowered<CudaProgram>, R
         let operands = vec![("counts", count_place, of_counts, true)];
         let doc = "places of digits".to_string();
         push(&mut lowered, op, Kernel { name: "scan", doc, body, shared: THREADS * 4, blocks: 1, operands })?;
-        let body = counting.replace("COUNT", "")
+        let body = counting.replace("        COUNT\n", "").replace("PLACE", "hw_st(room, at, sum);")
             + &format!(
                 "    hw_sync();
     for (i64 i = first; i < first + {KEYS} && i < {n}ll; i++) {{

@@ -17,7 +17,7 @@ mod reduce;
 
 use super::axes::{Axis, axes, offset};
 use crate::program::{CudaProgram, Param, Work};
-use crate::text::{Classes, constant, load, memory, store, value};
+use crate::text::{Classes, constant, indented, load, memory, store, value};
 use headwater_core::plan::TensorView;
 use headwater_core::row::{Instr, RowProgram};
 use headwater_launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
@@ -247,7 +247,7 @@ impl Writer<'_> {
         shared: usize,
         blocks: u32,
     ) -> Lowered<CudaProgram> {
-        let body = std::mem::take(&mut self.out);
+        let body = indented(&std::mem::take(&mut self.out));
         let work =
             Work::Text { doc: self.doc(op, about), body, threads: threads as u32, shared: shared as u32 };
         let program = CudaProgram { name: symbol(op, way), params: self.params(), work };

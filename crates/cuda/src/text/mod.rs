@@ -28,6 +28,20 @@ pub static PRELUDE: LazyLock<String> =
 /// Files that a unit includes, by name.
 pub static HEADERS: LazyLock<[(&str, &str); 1]> = LazyLock::new(|| [("headwater.h", PRELUDE.as_str())]);
 
+/// Statements with each block indented.
+pub(crate) fn indented(body: &str) -> String {
+    let (mut out, mut depth) = (String::with_capacity(body.len()), 1usize);
+    for line in body.lines().map(str::trim).filter(|l| !l.is_empty()) {
+        let closed = line.chars().take_while(|c| matches!(c, '}' | ' ')).filter(|c| *c == '}').count();
+        let (opens, closes) = (line.matches('{').count(), line.matches('}').count());
+        out.push_str(&"    ".repeat(depth.saturating_sub(closed).max(1)));
+        out.push_str(line);
+        out.push('\n');
+        depth = (depth + opens).saturating_sub(closes).max(1);
+    }
+    out
+}
+
 /// A unit that compiles by itself, beside its [`HEADERS`].
 pub fn unit(kernels: &[String]) -> String {
     let mut text = String::from("#include \"headwater.h\"\n");

@@ -3,7 +3,7 @@
 use super::super::axes::{coordinates, offset};
 use super::{SUMMED, THREADS, WARP, Writer, span, symbol};
 use crate::program::{CudaProgram, Param, Work};
-use crate::text::{memory, store};
+use crate::text::{indented, memory, store};
 use headwater_core::DType;
 use headwater_core::dtype::Class;
 use headwater_core::row::Instr;
@@ -61,7 +61,6 @@ impl Writer<'_> {
         let (rows, cols) = (self.p.rows(), self.p.cols());
         let (blocks, by_rows) =
             (rows.div_ceil(each), tile != each || self.levels() > 0 || self.stores_of_rows());
-        let (_, parts) = self.parts();
         let reads = self.views.len();
         self.line(&format!("const i64 block = hw_block() / {groups}, first = block * {each};"));
         self.line(&format!("const i64 last = first + {each} < {rows}ll ? first + {each} : {rows}ll;"));
@@ -113,7 +112,9 @@ impl Writer<'_> {
         for (i, &(_, reg)) in sums.iter().enumerate() {
             let ty = self.classes.ty(reg);
             let at = format!("({ty}*)hw_a.p[{}], block * {cols}ll + c", reads + i);
-            self.line(&format!("{ty} s{i} = tile == first ? ({ty})0 : hw_ld({at});"));
+            let before = format!("tile == first ? ({ty})0 : hw_ld({at})");
+            let before = if each <= tile { format!("({ty})0") } else { before };
+            self.line(&format!("{ty} s{i} = {before};"));
         }
         let mut out = std::mem::take(&mut self.out);
         coordinates(&mut out, &self.inner, "c", "d");
@@ -155,11 +156,11 @@ impl Writer<'_> {
             self.line(&format!("hw_st(({ty}*)hw_a.p[{}], block * {cols}ll + c, s{i});", reads + i));
         }
         self.line("}");
-        if by_rows {
+        // The next tile writes the row scalars anew.
+        if by_rows && each > tile {
             self.line("hw_sync();");
         }
         self.line("}");
-        let _ = parts;
         let about = format!("{each} rows a block, {tile} at a time; sums over rows to scratch memory");
         let shared = if by_rows { tile * exported.len() * 8 } else { 0 };
         let launches = blocks.checked_mul(groups).and_then(|n| u32::try_from(n).ok());
@@ -209,7 +210,7 @@ impl Writer<'_> {
         };
         let (memory, at) = (memory(dtype), offset(&axes, operand));
         self.line(&format!("hw_st(({memory}*)hw_a.p[1], {at}, {value});"));
-        let body = std::mem::take(&mut self.out);
+        let body = indented(&std::mem::take(&mut self.out));
         let doc = vec![format!("{op}: sums over rows, from {blocks} partial sums of each of {cols} columns")];
         let size = if ty == "float" { 4 } else { 8 };
         let params = vec![

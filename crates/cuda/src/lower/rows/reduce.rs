@@ -97,7 +97,10 @@ impl Writer<'_> {
                 self.line(&format!("t{reg} = hw_{f}(t{reg}, hw_ld((const {total}*)room, {at} + part));"));
             }
             self.line("}");
-            self.line("hw_sync();");
+            // The next phase writes there again.
+            if level + 1 < self.levels() {
+                self.line("hw_sync();");
+            }
         }
         for (reg, _, _) in folds {
             let ty = self.classes.ty(reg);
