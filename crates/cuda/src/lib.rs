@@ -12,10 +12,12 @@ mod device;
 pub mod host;
 pub mod lower;
 mod memory;
+pub mod offline;
 pub mod program;
 mod stream;
 mod target;
 pub mod text;
 
 pub use device::Cuda;
+pub use offline::Offline;
 pub use program::CudaProgram;

@@ -7,7 +7,7 @@ use crate::cpu::Cpu;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use headwater_ascend::Chip;
 use headwater_ascend::device::{Ascend, AscendOps, AscendSim};
-use headwater_cuda::Cuda;
+use headwater_cuda::{Cuda, Offline};
 use headwater_reference::Reference;
 use std::sync::Arc;
 
@@ -59,10 +59,13 @@ pub static DEVICES: &[DeviceKind] = &[
     },
     DeviceKind {
         name: "cuda",
-        qualifier: "N",
+        qualifier: "N|sm_XY",
         about: "an NVIDIA GPU of this machine, by its number from 0; needs the driver, NVRTC and cuBLASLt of CUDA 12.4 or \
-                later. Not yet measured on hardware",
+                later. Not yet measured on hardware. A kind of GPU, such as `cuda:sm_90`, is for `inspect` and `compile` alone",
         open: |qualifier, _| {
+            if qualifier.starts_with("sm_") {
+                return Ok(Arc::new(Offline::new(qualifier)?));
+            }
             let number = if qualifier.is_empty() { "0" } else { qualifier };
             let number =
                 number.parse().with_context(|| format!("`cuda:{number}` is no number of a device"))?;
@@ -174,6 +177,11 @@ mod tests {
         assert!(refused("cpu:0").contains("takes no qualifier"));
         assert!(refused("reference:narrow").contains("no form `narrow`"));
         assert!(refused("ascend:x").contains("no number") && refused("cuda:x").contains("no number"));
+        assert_eq!(open("cuda:sm_90", 1).unwrap().name(), "cuda:sm_90");
+        assert!(
+            refused("cuda:sm_70").contains("from sm_80 on")
+                && refused("cuda:sm_x").contains("no kind of GPU")
+        );
         assert!(refused("ascend-sim:tpu").contains("use one of 910b1"));
         assert!(refused("ascend-sim:310p,quick").contains("use `ascend-sim:310p`"));
         let vendor = DeviceOptions { threads: 1, ascend_ops: AscendOps::Vendor };

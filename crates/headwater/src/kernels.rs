@@ -1,6 +1,7 @@
 //! Kernels of Ascend chips: the sources of a model's or an operator's, projects around the latter, and predicted times
-//! of single ones.
+//! of single ones. `cuda` has those of NVIDIA's GPUs.
 
+pub mod cuda;
 pub mod operators;
 mod project;
 

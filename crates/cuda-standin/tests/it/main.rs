@@ -9,3 +9,4 @@ mod llama;
 mod migrate;
 mod mutants;
 mod nvrtc;
+mod offline;

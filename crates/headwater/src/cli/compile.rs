@@ -1,14 +1,17 @@
 //! `headwater compile`.
 
 use super::amp::Amp;
+use super::kernels::without_kernel;
 use super::{Memory, Outcome, Printer};
 use crate::compile::{Dump, compile};
 use crate::core::compile::Goal;
 use crate::core::device::Device;
 use crate::inspect::tables;
+use crate::kernels::cuda::fill;
 use crate::model::{Model, parse_dims};
 use crate::report::Table;
 use crate::runtime::amp::AmpConfig;
+use crate::runtime::session::Training;
 use anyhow::Result;
 use clap::ValueEnum;
 use std::path::PathBuf;
@@ -19,6 +22,7 @@ Examples:
   headwater compile model.pt2
   headwater compile model.pt2 --amp O2 --dump-after all --out stages
   headwater compile model.pt2 --goal evaluate --stop-after simplify --dump-after simplify
+  headwater compile model.pt2 --device cuda:sm_90 --cache kernels --amp O2 --dtype bf16
 
 Files are named NN-STAGE.graph and NN-STAGE.plan. A plan addresses memory in segments: gradients lie in buckets, each other input
 and output has a segment of its own. With --memory-budget AdamW's state is counted too, as a segment.")]
@@ -47,6 +51,10 @@ pub struct Args {
     /// Folder to write to (default: standard output).
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// With --device cuda:sm_XY: compile the kernels of a training step with its update, and of the evaluation, into the
+    /// cache in this folder, which HEADWATER_CACHE names on a machine with such a GPU and the same NVRTC.
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
 }
 
 /// Goals of a compilation.
@@ -70,6 +78,32 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
         GoalArg::Forward => Goal::Forward,
         GoalArg::Evaluate => Goal::Evaluate,
     });
+    if let Some(folder) = &args.cache {
+        let settings = Training {
+            precision: amp.settings(),
+            recompute: args.memory.recompute(true),
+            memory_budget: args.memory.budget(),
+            bucket_size: args.memory.buckets(),
+            sparse_embeddings: args.memory.sparse(),
+            moments: args.memory.moments(),
+            accumulate: if args.accumulate { 2 } else { 1 },
+            scaled: amp.rule(device.target())?.scales(),
+            ..Training::default()
+        };
+        let filled = fill(&bound, &settings, device, folder)?;
+        printer.line(format!(
+            "{} kernels for {} in {}: {} compiled, {} there already",
+            filled.kernels,
+            device.name(),
+            filled.folder.display(),
+            filled.compiled,
+            filled.kernels - filled.compiled
+        ));
+        if !filled.host.is_empty() {
+            printer.table(&without_kernel(&filled.host));
+        }
+        return Outcome::of(filled, true);
+    }
     let (size, target) = (args.memory.buckets(), device.target());
     let dump = Dump { after: &args.dump_after, out: args.out.as_deref() };
     let options = crate::core::compile::Options {

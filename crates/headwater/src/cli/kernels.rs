@@ -2,16 +2,19 @@
 
 use super::amp::Amp;
 use super::{Memory, Outcome, Printer, Usage};
+use crate::core::Registry;
 use crate::core::compile::Options;
 use crate::core::device::Device;
 use crate::kernels::operators::Operator;
-use crate::kernels::{write, write_operator};
+use crate::kernels::{Written, cuda, write, write_operator};
 use crate::model::{Model, parse_dims};
 use crate::report::Table;
 use crate::runtime::amp::AmpConfig;
 use anyhow::{Context, Result, bail};
 use headwater_ascend::Chip;
 use headwater_ascend::device::AscendSim;
+use headwater_cuda::Offline;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Arguments that no single operator has.
@@ -37,15 +40,18 @@ Examples:
   headwater kernels model.pt2 --target 310p --amp O2 --dtype f16 --out kernels
   headwater kernels embedding_grad --target 310p --shape 8192x32000x1024 --project --out embedding
   headwater kernels rms_norm --target 910b1 --shape 4096x4096 --shape 512x4096 --eps 1e-5 --project --out norm
+  headwater kernels model.pt2 --target sm_90 --amp O2 --dtype bf16 --out kernels
+  headwater kernels softmax --target sm_90 --out softmax
 
-Each file is the Ascend C source of one kernel, for CANN 8.0 or later. A comment at its end has the instructions that the
+For a kind of NVIDIA's GPUs each file is CUDA C, and compiles by itself beside headwater.h; an operator's kernels are written
+for the cases on which it is tested. For an Ascend chip each file is the Ascend C source of one kernel, for CANN 8.0 or later. A comment at its end has the instructions that the
 simulator runs. An operator's kernels are written for f16 and f32, a norm's with those of its gradients. A project's README.md
 says how to build and test it.")]
 pub struct Args {
-    /// The exported model; or an operator: add, rms_norm, rms_norm_grad or embedding_grad.
+    /// The exported model; or an operator: add, rms_norm, rms_norm_grad or embedding_grad for an Ascend chip, any for a GPU.
     #[arg(value_name = "OPERATOR|MODEL")]
     source: PathBuf,
-    /// The chip: 910b1 to 910b4, 910_9391 or 310p.
+    /// The chip: 910b1 to 910b4, 910_9391 or 310p; or a kind of NVIDIA's GPUs, such as sm_90.
     #[arg(long, value_name = "CHIP")]
     target: String,
     /// Folder for the sources, or for the project.
@@ -86,6 +92,9 @@ fn parse_eps(text: &str) -> Result<f32, String> {
 }
 
 pub fn run(args: &Args, printer: Printer) -> Result<Outcome> {
+    if args.target.starts_with("sm_") {
+        return of_cuda(args, printer);
+    }
     let chip =
         Chip::from_name(&args.target).with_context(|| format!("there is no chip `{}`", args.target))?;
     match args.source.to_str().and_then(Operator::from_name) {
@@ -140,24 +149,56 @@ fn of_model(chip: &'static Chip, args: &Args, printer: Printer) -> Result<Outcom
     let mut config = AmpConfig::default();
     args.amp.over(&mut config)?;
     let device = AscendSim::new(chip, false, 1);
-    let options = Options {
+    let options = options(args, &config, &device)?;
+    let written = write(&bound, chip, options, args.memory.buckets(), &args.out)?;
+    show(written, &chip.to_string(), args, printer)
+}
+
+/// Steps without a kernel, by operator and reason.
+pub(super) fn without_kernel(host: &BTreeMap<String, usize>) -> Table {
+    let mut table = Table::new("Steps without a kernel", &["operator and reason", ">steps"]);
+    host.iter().for_each(|(why, n)| table.row([why.clone(), n.to_string()]));
+    table
+}
+
+/// Says which kernels were written.
+fn show(written: Written, chip: &str, args: &Args, printer: Printer) -> Result<Outcome> {
+    let ((steps, native), number) =
+        (written.steps, written.files.iter().filter(|f| !f.ends_with(".h")).count());
+    printer.line(format!("{number} kernels for {chip} in {}: {native} of {steps} steps", args.out.display()));
+    if !written.host.is_empty() {
+        printer.table(&without_kernel(&written.host));
+    }
+    Outcome::of(written, true)
+}
+
+/// Sources for a kind of NVIDIA's GPUs.
+fn of_cuda(args: &Args, printer: Printer) -> Result<Outcome> {
+    let of_projects =
+        [(args.project, "--project"), (!args.shapes.is_empty(), "--shape"), (args.eps.is_some(), "--eps")];
+    if let Some((_, option)) = of_projects.iter().find(|(given, _)| *given) {
+        bail!(Usage(format!("{option} is for Ascend chips; for `{}` leave it out", args.target)));
+    }
+    let name = args.source.to_str().unwrap_or_default();
+    if !args.source.exists() && Registry::standard().by_name(name).is_some() {
+        let written = cuda::write_operator(name, &args.target, &args.out)?;
+        return show(written, &args.target, args, printer);
+    }
+    let bound = Model::open(&args.source)?.bind(&parse_dims(&args.dims)?.or_exported())?;
+    let mut config = AmpConfig::default();
+    args.amp.over(&mut config)?;
+    let options = options(args, &config, &Offline::new(&args.target)?)?;
+    let written = cuda::write_model(&bound, &args.target, options, args.memory.buckets(), &args.out)?;
+    show(written, &args.target, args, printer)
+}
+
+/// The settings of a compilation for a device.
+fn options(args: &Args, config: &AmpConfig, device: &dyn Device) -> Result<Options<'static>> {
+    Ok(Options {
         precision: config.properties(device.target())?,
         recompute: args.memory.recompute(true),
         memory_budget: args.memory.budget(),
         sparse: args.memory.sparse().choice(),
         ..Options::default()
-    };
-    let written = write(&bound, chip, options, args.memory.buckets(), &args.out)?;
-    let (steps, native) = written.steps;
-    printer.line(format!(
-        "{} kernels for {chip} in {}: {native} of {steps} steps",
-        written.files.len(),
-        args.out.display()
-    ));
-    if !written.host.is_empty() {
-        let mut table = Table::new("Steps without a kernel", &["operator and reason", ">steps"]);
-        written.host.iter().for_each(|(why, n)| table.row([why.clone(), n.to_string()]));
-        printer.table(&table);
-    }
-    Outcome::of(written, true)
+    })
 }
