@@ -74,7 +74,7 @@ pub fn stage(name: &str) -> Option<&'static Stage> {
 use Form::{Forward, Fused, Plan, Step};
 
 /// Every stage, in order.
-pub static STAGES: [Stage; 22] = [
+pub static STAGES: [Stage; 23] = [
     Stage {
         name: "evaluation",
         input: Forward,
@@ -209,6 +209,15 @@ pub static STAGES: [Stage; 22] = [
         summary: "gives the host, operator by operator, the row programs that the target does not compute",
         runs: |_, t| t.has_host && !t.computes_all(),
         run: |c, _, target| rewrite(c, |g| pass::on_host(g, target)),
+    },
+    Stage {
+        name: "distribute",
+        input: Step,
+        output: Step,
+        exactness: Some(Exactness::Exact),
+        summary: "computes pointwise operators over concatenations part by part, and slices of their results",
+        runs: |o, _| o.goal != Goal::Update,
+        run: |c, _, _| rewrite(c, pass::distribute),
     },
     Stage {
         name: "fuse",

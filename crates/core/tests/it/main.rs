@@ -5,6 +5,7 @@ mod compile;
 mod custom_operator;
 mod derivatives;
 mod differentiation;
+mod distribute;
 mod elementary;
 mod fusion;
 mod lift;

@@ -14,8 +14,9 @@ use super::phases::{in_order_of_phases, made_forward};
 use crate::diagnostic::{Code, Error, Result};
 use crate::graph::{Def, Graph, Node, NodeId, Phase, ValueId};
 use crate::ops::Body;
+use crate::ops::movement::cat::CAT;
 use crate::target::{RowProgramLimits, Target};
-use merge::{Group, fused_node, merge};
+use merge::{Group, beside, fused_node, merge};
 use regroup::{sum_early, widen_late};
 
 /// So many nodes may wait for one, at most.
@@ -50,6 +51,9 @@ fn fuse_around(graph: Graph, target: &Target, held: Vec<bool>) -> Result<Graph> 
     let mut fuser = Fuser::new(&graph, &target.rows, held)?;
     for n in 0..graph.nodes.len() {
         fuser.absorb_producers(n);
+    }
+    for n in 0..graph.nodes.len() {
+        fuser.join_parts(n);
     }
     let (groups, order) = (std::mem::take(&mut fuser.groups), fuser.order());
     rebuild(graph, groups, &order)
@@ -114,6 +118,35 @@ impl<'a> Fuser<'a> {
             if !taken {
                 return;
             }
+        }
+    }
+
+    /// Joins the groups that make the parts of a concatenation, where they go over one space and read something
+    /// in common.
+    fn join_parts(&mut self, n: usize) {
+        let node = &self.graph.nodes[n];
+        if *node.op != CAT {
+            return;
+        }
+        let mut makers: Vec<usize> =
+            node.operands().filter_map(|v| self.home[v.0 as usize].map(|p| self.place(p))).collect();
+        makers.sort_unstable_by_key(|&p| self.when[p]);
+        makers.dedup();
+        for two in makers.windows(2) {
+            let (first, second) = (two[0], two[1]);
+            let (Slot::Group(a), Slot::Group(b)) = (&self.groups[first], &self.groups[second]) else {
+                continue;
+            };
+            // Nobody needs a result of the first before the second runs.
+            let users = |v: &ValueId| self.users[v.0 as usize].iter().map(|&u| self.place(u));
+            let later = a.writes.iter().flat_map(users).all(|u| self.when[u] > self.when[second]);
+            if !later || self.phase(first) != self.phase(second) {
+                continue;
+            }
+            let Some(both) = beside(self.limits, a, b) else { continue };
+            self.into[first] = second;
+            self.groups[first] = Slot::Gone;
+            self.groups[second] = Slot::Group(Box::new(both));
         }
     }
 

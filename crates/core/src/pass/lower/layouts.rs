@@ -21,13 +21,7 @@ pub(super) fn layouts(
     target: &Target,
     bound: &dyn Fn(ValueId) -> bool,
 ) -> Result<HashMap<ValueId, Layout>> {
-    let mut users = vec![Vec::new(); graph.values.len()];
-    for (n, node) in graph.nodes.iter().enumerate() {
-        for (i, v) in node.inputs.iter().enumerate() {
-            v.iter().for_each(|v| users[v.0 as usize].push((n, i)));
-        }
-    }
-    let search = Search { graph, target, users };
+    let search = Search::new(graph, target);
     let mut out = HashMap::new();
     for node in &graph.nodes {
         for (i, &v) in node.outputs.iter().enumerate() {
@@ -42,22 +36,32 @@ pub(super) fn layouts(
     Ok(out)
 }
 
-struct Search<'a> {
+pub(super) struct Search<'a> {
     graph: &'a Graph,
     target: &'a Target,
     /// Nodes that use a value, and as which operand.
-    users: Vec<Vec<(usize, usize)>>,
+    pub(super) users: Vec<Vec<(usize, usize)>>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    pub(super) fn new(graph: &'a Graph, target: &'a Target) -> Search<'a> {
+        let mut users = vec![Vec::new(); graph.values.len()];
+        for (n, node) in graph.nodes.iter().enumerate() {
+            for (i, v) in node.inputs.iter().enumerate() {
+                v.iter().for_each(|v| users[v.0 as usize].push((n, i)));
+            }
+        }
+        Search { graph, target, users }
+    }
+
     /// True if a node's kernel takes an operand in any layout.
     fn strided(&self, node: &Node, port: Port) -> bool {
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| self.graph.ty(v).clone()).collect();
         self.target.operators.strided(node.op, &self.graph.cx(node), &types, port)
     }
 
-    /// True if a node can write an output in another order.
-    fn free(&self, node: &Node, i: usize) -> Result<bool> {
+    /// True if a node can write an output in another order, and with gaps.
+    pub(super) fn free(&self, node: &Node, i: usize) -> Result<bool> {
         Ok(match node.op.body {
             Body::Kernel(_) => self.strided(node, Port::Write(i)),
             Body::Pointwise(_) => true,
@@ -67,9 +71,8 @@ impl Search<'_> {
                 // Sums over rows go to a vector.
                 !program.body.iter().any(|k| matches!(k, Instr::Columns(w, _) if *w == i))
             }
-            Body::View(_) | Body::Copies(_) | Body::Update(_) | Body::Decompose(_) | Body::Collective(_) => {
-                false
-            }
+            Body::Copies(_) => true,
+            Body::View(_) | Body::Update(_) | Body::Decompose(_) | Body::Collective(_) => false,
         })
     }
 

@@ -11,6 +11,7 @@ mod in_place;
 mod layouts;
 mod order;
 mod outputs;
+mod parts;
 mod streams;
 mod transpose;
 
@@ -106,6 +107,8 @@ struct Lowering<'a> {
     targets: HashMap<ValueId, Place>,
     /// Values that are not laid out in row-major order.
     layouts: HashMap<ValueId, Layout>,
+    /// Values that are computed as parts of others.
+    parts: HashMap<ValueId, parts::Part>,
     /// The buffer that small workspaces share, on each stream.
     common: HashMap<u32, usize>,
     /// Early deliveries by value.
@@ -134,6 +137,7 @@ impl<'a> Lowering<'a> {
         let deliveries = outputs::deliveries(graph, bindings)?;
         let targets = outputs::targets(graph, bindings, &deliveries);
         let layouts = layouts(graph, target, &|v| targets.contains_key(&v))?;
+        let parts = parts::parts(graph, target, &|v| targets.contains_key(&v))?;
         let (copies, steps) = (HashMap::new(), Vec::new());
         let common = HashMap::new();
         let mut early: HashMap<ValueId, Vec<usize>> = HashMap::new();
@@ -152,6 +156,7 @@ impl<'a> Lowering<'a> {
             deliveries,
             targets,
             layouts,
+            parts,
             common,
             early,
             delivered,
@@ -181,7 +186,18 @@ impl<'a> Lowering<'a> {
         Storage { buffer: self.buffers.len() - 1, dtype: ty.dtype, layout: Layout::contiguous(&ty.shape) }
     }
 
+    /// The place of a value that is about to be computed.
     fn define(&mut self, v: ValueId) -> Storage {
+        if let Some(begun) = &self.storage[v.0 as usize] {
+            // A part of it is there already.
+            return begun.clone();
+        }
+        if let Some(part) = self.parts.remove(&v) {
+            let whole = self.define(part.whole);
+            let own = parts::region_of(&whole, &part.region);
+            self.storage[v.0 as usize] = Some(own.clone());
+            return own;
+        }
         let ty = self.graph.ty(v).clone();
         let place = self.targets.get(&v).copied();
         let mut s = self.allocate(v, &ty, place);
@@ -415,19 +431,10 @@ impl<'a> Lowering<'a> {
         self.push(node, Work::Rows(Arc::new(program)), vec![Some(from)], vec![to], None, 0.0);
     }
 
+    /// Copies a box, unless it was computed where it is copied to.
     fn region(&mut self, node: &'a Node, copy: &RegionCopy, out: &Storage) -> Result<()> {
-        let shape = crate::Shape::new(&copy.extent);
-        let own = &out.layout.strides;
-        let to = Storage {
-            buffer: out.buffer,
-            dtype: out.dtype,
-            layout: Layout {
-                strides: own.iter().zip(&copy.step).map(|(s, &k)| s * k as isize).collect(),
-                offset: out.layout.offset
-                    + own.iter().zip(&copy.start).map(|(s, &i)| s * i as isize).sum::<isize>(),
-                shape: shape.clone(),
-            },
-        };
+        let to = parts::region_of(out, copy);
+        let shape = to.layout.shape.clone();
         match copy.source {
             Source::Fill(x) => {
                 let value = crate::ops::pointwise::number(x, out.dtype);
@@ -438,6 +445,9 @@ impl<'a> Lowering<'a> {
                 let v =
                     node.inputs[i].ok_or_else(|| Error::new(Code::Graph, format!("input {i} is missing")))?;
                 let from = self.storage(v)?.clone();
+                if from.buffer == to.buffer {
+                    return Ok(());
+                }
                 let lead = shape.rank() - from.layout.shape.rank();
                 let stride = |d: usize| if d < lead { 0 } else { from.layout.strides[d - lead] };
                 let begin: isize = (0..shape.rank()).map(|d| stride(d) * copy.source_start[d] as isize).sum();
