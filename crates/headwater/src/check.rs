@@ -45,8 +45,11 @@ pub struct Compared {
     pub kind: Kind,
     /// Its name: output index, parameter, buffer, or node of the exported graph.
     pub name: String,
-    /// `‖got − want‖ / size`; for integers the share of elements that differ.
+    /// `‖got − want − shift‖ / size`, with the mean error of runs with random roundings as the shift; for
+    /// integers the share of elements that differ.
     pub error: f64,
+    /// `‖shift‖ / size`; 0 in f64.
+    pub shift: f64,
     /// The bound of that, as `pass::bound` derives it; 0 for integers.
     pub bound: f64,
     /// The bound over the root mean square of runs with random roundings, beside what rounding does in all of
@@ -63,6 +66,9 @@ pub struct Compared {
     pub size: f64,
     /// True if the truth is zero up to the rounding of f64: its terms cancel.
     pub zero: bool,
+    /// True if something in it is no finite number, and neither is it where the exact step is rounded to the
+    /// dtypes of this one: a constant that they lack, or a sum that passes their range.
+    pub lost: bool,
     /// The verdict.
     pub verdict: Verdict,
     /// True if what the device computed is within the bound, whatever the step in f64 has.
@@ -153,11 +159,23 @@ impl CheckReport {
                 self.proved_by
             ),
         };
-        match saturated {
+        let said = match saturated {
             0 => said,
             n => format!(
                 "{said}; {n} have numbers where PyTorch has NaN, because {} saturates here",
                 self.precision
+            ),
+        };
+        let lost: Vec<&Compared> = self.compared.iter().filter(|c| c.lost).collect();
+        match lost.first() {
+            None => said,
+            Some(first) => format!(
+                "{said}; {} are not finite in {}, as the exact step is not where it is rounded so, first {} at {}: a constant \
+                 that it lacks is 0, or a sum passes its range",
+                lost.len(),
+                self.precision,
+                first.name,
+                first.origin
             ),
         }
     }

@@ -121,8 +121,18 @@ impl Value {
         let saturates = target.saturating.contains(precision.dtype);
         let saturated = |a: f64, b: f64| saturates && b.is_nan() && a.is_finite();
         let same = |a: f64, b: f64| alike(a, b, largest) || a == target.result(dtype, b) || saturated(a, b);
-        let apart = self.got.iter().zip(&want).map(|(&a, &b)| if same(a, b) { 0.0 } else { a - b });
+        // No finite number, because the step has none where it is rounded to these dtypes, or because the
+        // order of a sum decides between infinity and NaN.
+        let lost = |i: usize, a: f64, b: f64| {
+            !a.is_finite() && self.spread.lost(i) || a.is_nan() && b.is_finite() && b.abs() > largest
+        };
+        let apart = self.got.iter().zip(&want).zip(&self.bound.shift).enumerate();
+        let apart = apart.map(|(i, ((&a, &b), shift))| match same(a, b) || lost(i, a, b) {
+            true => 0.0,
+            false => a - b - shift,
+        });
         let apart: Vec<f64> = apart.collect();
+        c.lost = self.got.iter().zip(&want).enumerate().any(|(i, (&a, &b))| lost(i, a, b));
         let finite = |x: f64| if x.is_finite() && x.abs() <= largest { x } else { 0.0 };
         // Nothing is proved of numbers that the dtype does not have.
         let measured = want.iter().all(|x| x.is_finite() && x.abs() <= largest);
@@ -155,29 +165,35 @@ impl Value {
         c.size = if c.zero { usual } else { c.norm };
         // A zero beside which there is nothing of ordinary size is proved only where it is exact.
         // Nor is a result beyond the range of its dtype, or one of NaN alone, or a number where PyTorch has
-        // none.
+        // none, or none where rounding leaves none.
         let beyond = want.iter().any(|x| x.is_finite() && x.abs() > largest)
             || !want.is_empty() && want.iter().all(|x| x.is_nan());
         let numbers = self.got.iter().zip(&want).any(|(&a, &b)| saturated(a, b));
-        let unmeasured =
-            c.zero && c.size == 0.0 && allowed > 0.0 || beyond && self.kind != Kind::Node || numbers;
+        let unmeasured = c.zero && c.size == 0.0 && allowed > 0.0
+            || beyond && self.kind != Kind::Node
+            || numbers
+            || c.lost;
         if c.size == 0.0 && c.zero {
             // Nothing else tells what is large: the terms that cancel do.
             c.size = self.bound.deviation / (precision.dtype.epsilon() / 2.0);
         }
         let share = |x: f64| if x == 0.0 { 0.0 } else { x / c.size };
         (c.error, c.bound, c.factor) = (share(distance), share(allowed), self.bound.factor);
+        c.shift = share(norm(self.bound.shift.iter().copied()));
         c.within = distance.is_finite() && distance <= allowed && c.elements == 0;
         // The golden is that of this model: the same step in f64 has its value, to far less than the bound.
         let exact = self.spread.exact().iter().zip(&want);
         let from_exact = exact.map(|(&a, &b)| if alike(a, b, largest) { 0.0 } else { a - b });
         let from_exact = norm(from_exact.collect::<Vec<_>>().into_iter());
+        // A number of the size of PyTorch's is expected: one that roundings leave nothing of is not proved.
+        let expected = want.iter().zip(&self.bound.shift).map(|(&x, shift)| finite(x) + shift);
+        let least = if c.zero { 1.0 } else { (norm(expected) / c.size).min(1.0) };
         let shared = if overflows { 0.0 } else { SHARE * self.bound.norm.min(c.size) };
         let truth = precision.dtype == DType::F64 || from_exact <= shared + EXACT * c.size;
         c.verdict = match c.within && truth {
             false => Verdict::Differs,
             true if unmeasured => Verdict::NotProved,
-            true if c.bound * precision.proved() <= 1.0 => Verdict::Proved,
+            true if c.bound * precision.proved() <= least => Verdict::Proved,
             true => Verdict::NotProved,
         };
         Ok(c)

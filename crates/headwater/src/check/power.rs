@@ -74,8 +74,21 @@ pub struct Found {
     /// Those of them that what the device computed shows, without the step in f64: what is found if the
     /// device is wrong in this way.
     pub by_device: usize,
+    /// Mutations of values that are proved, of two gradients if both are.
+    pub proved: usize,
+    /// Those of them that what the device computed shows.
+    pub proved_by_device: usize,
     /// Names of the values whose mutation was not found.
     pub missed: Vec<String>,
+    /// Names of the values whose mutation what the device computed does not show.
+    pub unseen: Vec<String>,
+}
+
+impl Found {
+    fn none(mutation: Mutation) -> Found {
+        let (missed, unseen) = (vec![], vec![]);
+        Found { mutation, tried: 0, found: 0, by_device: 0, proved: 0, proved_by_device: 0, missed, unseen }
+    }
 }
 
 impl Measured {
@@ -86,23 +99,23 @@ impl Measured {
     /// # Errors
     /// If a shape differs from the golden's.
     pub fn power(&self, golden: &Golden, target: &Target) -> Result<Vec<Found>> {
-        let mut found: Vec<Found> = Mutation::ALL
-            .map(|mutation| Found { mutation, tried: 0, found: 0, by_device: 0, missed: vec![] })
-            .into();
-        let mut count = |mutation: Mutation, name: String, changed: &[Compared]| {
+        let mut found: Vec<Found> = Mutation::ALL.map(Found::none).into();
+        let mut count = |mutation: Mutation, name: String, proved: bool, changed: &[Compared]| {
             let is_found = changed.iter().any(|c| c.verdict == Verdict::Differs);
+            let seen = changed.iter().any(|c| !c.within);
             let entry = found.iter_mut().find(|f| f.mutation == mutation).expect("all are there");
             entry.tried += 1;
             entry.found += usize::from(is_found);
-            entry.by_device += usize::from(changed.iter().any(|c| !c.within));
-            if !is_found {
-                entry.missed.push(name);
-            }
+            entry.by_device += usize::from(seen);
+            entry.proved += usize::from(proved);
+            entry.proved_by_device += usize::from(proved && seen);
+            entry.unseen.extend((!seen).then(|| name.clone()));
+            entry.missed.extend((!is_found).then_some(name));
         };
         let compared = |v: &Value, want: &Tensor| -> Result<Compared> {
             v.judge(want, self.ordinary(v.kind, golden), &self.precision, target)
         };
-        let mut gradients: Vec<(&Value, &Tensor)> = Vec::new();
+        let mut gradients: Vec<(&Value, &Tensor, bool)> = Vec::new();
         for v in self.values.iter().filter(|v| v.kind != Kind::Node && v.result.dtype.is_float()) {
             let truth = golden.values(v.kind);
             let Some(&want) = truth.get(v.name.as_str()) else { continue };
@@ -112,6 +125,7 @@ impl Measured {
                 continue;
             }
             let ordinary = self.ordinary(v.kind, golden);
+            let proved = honest.verdict == Verdict::Proved;
             for mutation in Mutation::ALL {
                 let counts = match mutation {
                     Mutation::Exchange => false,
@@ -122,20 +136,22 @@ impl Measured {
                 if counts {
                     let changed = mutation.changed(&numbers, ordinary);
                     let changed = Tensor::float(want.dtype(), want.shape().clone(), changed);
-                    count(mutation, v.name.clone(), &[compared(v, &changed)?]);
+                    count(mutation, v.name.clone(), proved, &[compared(v, &changed)?]);
                 }
             }
             if v.kind == Kind::Gradient && !honest.zero {
                 // With the last one of the same shape.
-                if let Some((other, its)) = gradients.iter().rev().find(|(_, t)| t.shape() == want.shape()) {
+                let same = gradients.iter().rev().find(|(_, t, _)| t.shape() == want.shape());
+                if let Some(&(other, its, too)) = same {
                     let apart =
                         its.to_f64().into_iter().zip(&numbers).map(|(a, b)| a - b).collect::<Vec<_>>();
                     if norm(apart.iter().copied()) > 2.0 * v.bound.norm.max(other.bound.norm) {
                         let exchanged = [compared(v, its)?, compared(other, want)?];
-                        count(Mutation::Exchange, format!("{} and {}", other.name, v.name), &exchanged);
+                        let names = format!("{} and {}", other.name, v.name);
+                        count(Mutation::Exchange, names, proved && too, &exchanged);
                     }
                 }
-                gradients.push((v, want));
+                gradients.push((v, want, proved));
             }
         }
         Ok(found)

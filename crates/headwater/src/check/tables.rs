@@ -33,12 +33,13 @@ pub fn summary(r: &CheckReport) -> Table {
 pub fn listing(title: &str, rows: &[&Compared]) -> Table {
     let mut t = Table::new(
         title,
-        &["kind", "name", ">error", ">bound", ">factor", ">norm", "verdict", "computed at"],
+        &["kind", "name", ">shift", ">error", ">bound", ">factor", ">norm", "verdict", "computed at"],
     );
     for c in rows {
         t.row([
             format!("{:?}", c.kind).to_lowercase(),
             c.name.clone(),
+            text::error(c.shift),
             text::error(c.error),
             text::error(c.bound),
             if c.factor.is_finite() { format!("{:.1}", c.factor) } else { "-".into() },
@@ -58,17 +59,23 @@ pub fn listing(title: &str, rows: &[&Compared]) -> Table {
 /// Shares of mutations that are found, by kind.
 pub fn power(precision: &str, found: &[Found]) -> Table {
     let title = format!("Mutations of the golden that the check in {precision} finds");
-    let mut t =
-        Table::new(&title, &["mutation", ">tried", ">found", ">share", ">by the device alone", "not found"]);
+    let columns =
+        ["mutation", ">tried", ">found", ">by the device alone", ">of proved values", "not found that way"];
+    let mut t = Table::new(&title, &columns);
+    let share = |found: usize, tried: usize| match tried {
+        0 => "-".to_string(),
+        _ => format!("{:.1} %", 100.0 * found as f64 / tried as f64),
+    };
     for f in found.iter().filter(|f| f.tried > 0) {
-        let some = f.missed.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
-        let more = f.missed.len().saturating_sub(4);
+        let names = if f.missed.is_empty() { &f.unseen } else { &f.missed };
+        let some = names.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
+        let more = names.len().saturating_sub(4);
         t.row([
             format!("{:?}", f.mutation).to_lowercase(),
             f.tried.to_string(),
-            f.found.to_string(),
-            format!("{:.1} %", 100.0 * f.found as f64 / f.tried as f64),
-            format!("{:.1} %", 100.0 * f.by_device as f64 / f.tried as f64),
+            share(f.found, f.tried),
+            share(f.by_device, f.tried),
+            share(f.proved_by_device, f.proved),
             if more > 0 { format!("{some} and {more} more") } else { some },
         ]);
     }

@@ -67,3 +67,40 @@ fn a_gradient_behind_a_pool_that_is_off_by_half_is_seen_in_f16() {
     let first = report.compared.iter().find(first).unwrap();
     assert_eq!(first.verdict, Verdict::Proved, "{} of its norm is allowed", first.bound);
 }
+
+/// A NaN is wrong where the rounded step has a number, and not proved where it has none.
+#[test]
+fn a_nan_is_excused_only_where_rounding_makes_one() {
+    let precision = Precision::from(DType::F16);
+    let target = crate::core::target::Target::default();
+    for (rounded, verdict) in [(f64::NAN, Verdict::NotProved), (1.0, Verdict::Differs)] {
+        let mut value = judge::Value { got: vec![f64::NAN, 2.0], ..judge::Value::default() };
+        value.result = crate::core::TensorType::new(DType::F16, [2usize]);
+        value.spread = crate::core::pass::bound::Spread::new(vec![1.0, 2.0], DType::F16, 1.0);
+        value.spread.nearest(&[rounded, 2.0]);
+        (0..16).for_each(|_| value.spread.add(&[rounded, 2.0]));
+        value.bound = value.spread.bound(1.0);
+        let want = crate::core::Tensor::float(DType::F64, [2usize].into(), vec![1.0, 2.0]);
+        let c = value.judge(&want, 1.0, &precision, &target).unwrap();
+        assert_eq!((c.verdict, c.lost), (verdict, verdict == Verdict::NotProved));
+    }
+}
+
+/// A value that roundings leave nothing of is expected to be zero: its sign is not proved.
+#[test]
+fn what_rounding_takes_away_is_not_proved() {
+    let precision = Precision::from(DType::BF16);
+    let target = crate::core::target::Target::default();
+    for (left, verdict) in [(0.0, Verdict::NotProved), (1.0, Verdict::Proved)] {
+        let mut value = judge::Value { got: vec![left, left], ..judge::Value::default() };
+        value.result = crate::core::TensorType::new(DType::BF16, [2usize]);
+        value.spread = crate::core::pass::bound::Spread::new(vec![1.0, 1.0], DType::BF16, 1.0);
+        value.spread.nearest(&[left, left]);
+        (0..16).for_each(|i| {
+            value.spread.add(&[left + 1e-3 * f64::from(i % 3), left - 1e-3 * f64::from(i % 2)])
+        });
+        value.bound = value.spread.bound(1.0);
+        let want = crate::core::Tensor::float(DType::F64, [2usize].into(), vec![1.0, 1.0]);
+        assert_eq!(value.judge(&want, 1.0, &precision, &target).unwrap().verdict, verdict, "{left}");
+    }
+}

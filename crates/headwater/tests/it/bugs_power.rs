@@ -1,7 +1,7 @@
 //! Goldens with wrong values are found, and honest ones pass, where bounds were once too wide or too tight;
 //! and the share of wrong values that a check finds.
 
-use headwater::check::{Measured, Mutation, Precision, Verdict, check};
+use headwater::check::{Found, Measured, Mutation, Precision, Verdict, check};
 use headwater::core::{DType, Tensor};
 use headwater::cpu::Cpu;
 use headwater::devices;
@@ -177,11 +177,10 @@ fn pairs(folder: &Path, found: &mut Vec<(PathBuf, PathBuf)>) {
     }
 }
 
-/// Checks goldens in a precision: nothing differs, and shares of mutations are found. Returns tried, found
-/// and missed of each mutation.
-fn power(dtype: DType) -> Vec<(Mutation, usize, Vec<String>)> {
+/// Checks goldens in a precision: nothing differs, and shares of mutations are found.
+fn power(dtype: DType) -> Vec<Found> {
     let cpu = Cpu::new(2);
-    let mut all: Vec<_> = Mutation::ALL.map(|m| (m, 0, Vec::new())).into();
+    let mut all: Vec<Found> = Vec::new();
     let mut found = Vec::new();
     pairs(&goldens(), &mut found);
     let mut wrong = Vec::new();
@@ -201,20 +200,30 @@ fn power(dtype: DType) -> Vec<(Mutation, usize, Vec<String>)> {
                 c.kind, c.name, c.error, c.bound
             ));
         }
-        for f in measured.power(&golden, target).unwrap() {
-            let entry = all.iter_mut().find(|a| a.0 == f.mutation).unwrap();
-            entry.1 += f.tried;
-            entry.2.extend(f.missed.into_iter().map(|m| format!("{name}: {m}")));
+        for mut f in measured.power(&golden, target).unwrap() {
+            f.missed.iter_mut().chain(&mut f.unseen).for_each(|m| *m = format!("{name}: {m}"));
+            match all.iter_mut().find(|a| a.mutation == f.mutation) {
+                Some(a) => {
+                    a.tried += f.tried;
+                    a.by_device += f.by_device;
+                    a.proved += f.proved;
+                    a.proved_by_device += f.proved_by_device;
+                    a.missed.extend(f.missed);
+                    a.unseen.extend(f.unseen);
+                }
+                None => all.push(f),
+            }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     all
 }
 
-/// Fails where less than a share of some mutations is found.
+/// Fails where less than a share of some mutations is found, and where what the device computed does not show
+/// that a value has the wrong sign or is zero, but for values whose rounding error is of their size.
 fn finds(dtype: DType) {
     let low = dtype.epsilon() > DType::F32.epsilon();
-    for (mutation, tried, missed) in power(dtype) {
+    for Found { mutation, tried, by_device, proved, proved_by_device, missed, unseen, .. } in power(dtype) {
         let least = match mutation {
             Mutation::Sign | Mutation::Zero => 1.0,
             Mutation::Half => {
@@ -229,8 +238,23 @@ fn finds(dtype: DType) {
         };
         assert!(tried > 0, "{dtype}: nothing tried of {mutation:?}");
         let share = 1.0 - missed.len() as f64 / tried as f64;
-        println!("{dtype} {mutation:?}: {:.2} % of {tried}; {missed:?}", 100.0 * share);
+        let alone = by_device as f64 / tried as f64;
+        println!(
+            "{dtype} {mutation:?}: {:.2} % of {tried}, by the device {:.2} %",
+            100.0 * share,
+            100.0 * alone
+        );
         assert!(share >= least, "{dtype} {mutation:?}: {share} of {tried}; {missed:?}");
+        if mutation == Mutation::Half {
+            assert!(alone >= least, "{dtype} {mutation:?}: {alone} by the device; {unseen:?}");
+        }
+        if matches!(mutation, Mutation::Sign | Mutation::Zero) {
+            assert_eq!(proved_by_device, proved, "{dtype} {mutation:?}: {unseen:?}");
+            // PyTorch's own bf16 is off by 0.84 of it.
+            let lost = |m: &String| m.ends_with("model.resnet.embedder.embedder.normalization.bias");
+            let others: Vec<_> = unseen.iter().filter(|m| dtype != DType::BF16 || !lost(m)).collect();
+            assert!(others.is_empty(), "{dtype} {mutation:?}: {others:?}");
+        }
     }
 }
 
@@ -238,6 +262,30 @@ fn finds(dtype: DType) {
 fn mutations_of_all_goldens_are_found_in_every_precision() {
     for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16] {
         finds(dtype);
+    }
+}
+
+/// `normalize` of zeros with an eps that f16 does not have, and sums beyond f32's range, whose order decides
+/// between infinity and NaN: rounding leaves no number, whoever computes it. In f64 all is proved.
+#[test]
+fn what_is_no_number_once_it_is_rounded_is_not_proved_and_said() {
+    for (name, device, dtype) in [
+        ("range_eps_of_f16", "cpu", DType::F16),
+        ("range_sum_of_f32", "cpu", DType::F32),
+        ("range_sum_of_f32", "cpu", DType::BF16),
+        ("range_order_of_a_sum", "ascend-sim:910b1", DType::F32),
+    ] {
+        let (model, golden) = open(name);
+        let golden = Golden::read(&golden).unwrap();
+        let opened = devices::open(device, 2).unwrap();
+        let report = check(&model, &golden, dtype, opened.as_ref()).unwrap();
+        assert!(report.passed() && !report.proved(), "{name} in {dtype}: {}", report.conclusion());
+        let lost: Vec<_> = report.compared.iter().filter(|c| c.lost).collect();
+        assert!(!lost.is_empty(), "{name} in {dtype}");
+        assert!(lost.iter().all(|c| c.verdict == Verdict::NotProved), "{name} in {dtype}");
+        assert!(report.conclusion().contains("a sum passes its range"), "{}", report.conclusion());
+        let report = check(&model, &golden, DType::F64, opened.as_ref()).unwrap();
+        assert!(report.proved(), "{name}: {}", report.conclusion());
     }
 }
 

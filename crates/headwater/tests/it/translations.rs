@@ -55,6 +55,7 @@ fn chinese_pages_follow_the_english_ones() {
         ("README.md", "README.zh-CN.md"),
         ("docs/first-hour.md", "docs/zh-CN/first-hour.md"),
         ("docs/ascend.md", "docs/zh-CN/ascend.md"),
+        ("docs/proof.md", "docs/zh-CN/proof.md"),
     ] {
         let want = skeleton(english);
         assert!(

@@ -12,6 +12,7 @@
 
 mod rounded;
 mod spread;
+mod writer;
 
 pub use rounded::{ROUNDING, function, magnification, rounded};
 pub use spread::{Bound, CHANCE, Spread, alike};

@@ -1,14 +1,16 @@
 //! Bounds of the rounding error of a value: statistics of runs that round by random functions ([`super::rounded`]).
 //!
-//! A run that rounds to nearest is taken for one more of them. Its distance from the exact value is then
-//! bounded by `F` times the root mean square of theirs, where `F²` is the quantile of the F distribution that
+//! A run that rounds to nearest is taken for one more of them. Its distance from their mean is then bounded
+//! by `F` times the root mean square of theirs, where `F²` is the quantile of the F distribution that
 //! a value exceeds with a chance of [`CHANCE`]. Its degrees of freedom are those of errors that are
 //! correlated (Satterthwaite, "An approximate distribution of estimates of variance components", Biometrics
 //! Bulletin 2, 1946), `ν = (tr Σ)² / tr Σ²`, by the unbiased estimate of `tr Σ²` of Bai and Saranadasa
-//! (Statistica Sinica 6, 1996). It is 1 for a scalar and grows with independent errors. What roundings do in
-//! all runs alike, or what rounding to nearest does beyond that, is no chance, and is added.
+//! (Statistica Sinica 6, 1996). It is 1 for a scalar and grows with independent errors. The mean is what
+//! roundings do in all runs alike, those of weights to 16 bits among them. What rounding to nearest does
+//! beyond that is no chance, and is added.
 
-use super::rounded::{mixed, unit};
+use super::rounded::mixed;
+use super::writer::unit;
 use crate::dtype::DType;
 
 /// Chance that an honest value breaks its bound, if errors are distributed normally.
@@ -37,11 +39,16 @@ pub struct Spread {
     sketches: Vec<Vec<f64>>,
     /// Elements that are a number in some runs and none in others.
     wild: Vec<bool>,
+    /// Elements of which the run that rounds to nearest has no finite number, where there is one.
+    lost: Vec<bool>,
 }
 
 /// A bound of the errors of a value.
 #[derive(Clone, Debug)]
 pub struct Bound {
+    /// By element, the mean error of the runs: a value is expected to be off by it, and bounds are of the
+    /// distance from there.
+    pub shift: Vec<f64>,
     /// Bound of the Euclidean norm.
     pub norm: f64,
     /// The factor `F` by which it exceeds the root mean square of the runs.
@@ -67,6 +74,7 @@ impl Spread {
             squares: zeros,
             sketches: Vec::new(),
             wild: vec![false; exact.len()],
+            lost: vec![false; exact.len()],
             exact,
         }
     }
@@ -84,6 +92,14 @@ impl Spread {
     /// The value of the run that rounds to nearest.
     pub fn nearest(&mut self, value: &[f64]) {
         self.nearest = self.errors(value);
+        let lost = self.exact.iter().zip(value);
+        self.lost = lost.map(|(&exact, &x)| !x.is_finite() && !alike(x, exact, self.largest)).collect();
+    }
+
+    /// True if an element is no finite number where the run rounds to nearest, although there is one without
+    /// rounding: a constant that the dtype lacks, or a sum that passes its range.
+    pub fn lost(&self, element: usize) -> bool {
+        self.lost[element]
     }
 
     /// The value of another run.
@@ -111,23 +127,27 @@ impl Spread {
         .collect()
     }
 
-    /// The bound, of errors `scale` times those of the runs.
+    /// The bound, of errors `scale` times those of the runs. Scaled errors stand for those of another grid, so
+    /// that their mean says nothing; nor does it where all runs agree, which may be a chance. What they have
+    /// alike is added to the bound there.
     pub fn bound(&self, scale: f64) -> Bound {
         let (runs, elements) = (self.sketches.len() as f64, self.exact.len());
         let n = runs - 1.0;
         let wild = self.wild.iter().any(|w| *w);
         if elements == 0 || runs < 2.0 || wild {
             let all = if wild { f64::INFINITY } else { 0.0 };
-            let (factor, elements, sizes) = (f64::INFINITY, vec![all; elements], vec![all; elements]);
-            return Bound { norm: all, factor, deviation: all, elements, sizes };
+            let (factor, shift) = (f64::INFINITY, vec![0.0; elements]);
+            let (elements, sizes) = (vec![all; elements], vec![all; elements]);
+            return Bound { shift, norm: all, factor, deviation: all, elements, sizes };
         }
         let total = self.squares.iter().sum::<f64>() / n;
         let deviation = total.sqrt();
         let more = (1.0 + 1.0 / runs).sqrt();
         let freedom = self.freedom().clamp(1.0, elements as f64);
         let factor = quantile(freedom, n * freedom, CHANCE).sqrt() * more;
-        let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>();
-        let systematic = (norm(&self.mean).max(norm(&self.nearest)) - total).max(0.0).sqrt();
+        let shift = if scale == 1.0 && total > 0.0 { self.mean.clone() } else { vec![0.0; elements] };
+        let apart = |x: &[f64]| x.iter().zip(&shift).map(|(x, m)| (x - m).powi(2)).sum::<f64>();
+        let systematic = (apart(&self.mean).max(apart(&self.nearest)) - total).max(0.0).sqrt();
         // The largest of the elements: each by its own deviation, or by that of its class.
         let chance = CHANCE / elements as f64;
         let (own, common) = (quantile(1.0, n, chance).sqrt(), quantile(1.0, 1e6, chance).sqrt());
@@ -135,7 +155,7 @@ impl Spread {
         let each = (0..elements).map(|i| {
             let common = common * (classes[i].0 / n).sqrt();
             let own = own * (self.squares[i] / n).sqrt();
-            let systematic = self.mean[i].abs().max(self.nearest[i].abs());
+            let systematic = (self.mean[i] - shift[i]).abs().max((self.nearest[i] - shift[i]).abs());
             let spacing = self.dtype.epsilon() * self.exact[i].abs();
             let spacing = if spacing.is_finite() { spacing / scale } else { 0.0 };
             scale * (own.max(common) * more + systematic + spacing)
@@ -145,6 +165,7 @@ impl Spread {
             factor,
             deviation: scale * deviation,
             elements: each.collect(),
+            shift,
             sizes: classes.iter().map(|c| c.1.sqrt()).collect(),
         }
     }
@@ -326,6 +347,27 @@ mod tests {
         (0..16).for_each(|_| spread.add(&[0.0, 1.0 + 1e-2 * normal(&mut seed), 2.0, 0.0]));
         let bound = spread.bound(1.0);
         assert!(bound.elements[0] > 1e-2 && bound.elements[0] < 0.2, "{:?}", bound.elements);
+    }
+
+    #[test]
+    fn what_all_runs_have_alike_is_expected_and_not_in_the_bound() {
+        let mut seed = 5;
+        let mut spread = Spread::new(vec![1.0; 50], DType::BF16, 1.0);
+        let draw = |seed: &mut u64| -> Vec<f64> { (0..50).map(|_| 1.2 + 1e-2 * normal(seed)).collect() };
+        let nearest = draw(&mut seed);
+        spread.nearest(&nearest);
+        for _ in 0..16 {
+            spread.add(&draw(&mut seed));
+        }
+        let size = 50f64.sqrt();
+        let (bound, scaled) = (spread.bound(1.0), spread.bound(0.5));
+        assert!(bound.norm < 0.05 * size && bound.shift.iter().all(|s| (s - 0.2).abs() < 0.02));
+        // Errors of another grid have another mean.
+        assert!(scaled.norm > 0.1 * size && scaled.shift.iter().all(|s| *s == 0.0));
+        // Runs that agree say nothing of the next one.
+        let mut spread = Spread::new(vec![1.0], DType::BF16, 1.0);
+        (0..16).for_each(|_| spread.add(&[1.2]));
+        assert!(spread.bound(1.0).norm > 0.19 && spread.bound(1.0).shift == [0.0]);
     }
 
     #[test]
