@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from safetensors import safe_open
 from test_agreement import Net, Reverse, batch
 from torch import nn
 from torch.nn.modules.module import register_module_full_backward_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 
 BINARY = Path(os.environ.get("HEADWATER", Path(__file__).parents[2] / "target/debug/headwater"))
 needs_binary = pytest.mark.skipif(not BINARY.exists(), reason=f"{BINARY} is not built")
@@ -145,6 +148,123 @@ def test_10_an_archive_that_is_exported_again(tmp_path):
     recorded(Net().train(), tmp_path)
     export(Net(lambda h, s: h * 1.0).train(), batch(), tmp_path / "m.pt2")
     assert "was recorded from" in check(tmp_path)[1]["foreign"]
+
+
+def test_11_saved_tensors_that_are_unpacked_otherwise(tmp_path):
+    class Unpacked(Net):
+        def forward(self, x):
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: 2 * t):
+                return super().forward(x)
+
+    with pytest.raises(ModuleDiffers, match="gradient of `first.weight` differs"):
+        recorded(Unpacked().train(), tmp_path)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_12_hooks_of_nodes_of_the_graph(tmp_path, before):
+    def hooked(h, s):
+        y = h * 1.0
+        if y.grad_fn is not None and before:
+            y.grad_fn.register_prehook(lambda outer: tuple(-g for g in outer))
+        elif y.grad_fn is not None:
+            y.grad_fn.register_hook(lambda inner, outer: tuple(g if g is None else -g for g in inner))
+        return y
+
+    with pytest.raises(ModuleDiffers, match="gradient of `first.weight` differs by 200 %"):
+        recorded(Net(hooked).train(), tmp_path)
+
+
+def test_13_another_way_while_it_is_exported(tmp_path):
+    with pytest.raises(ModuleDiffers, match="another way while it is"):
+        recorded(Net(lambda h, s: h.detach() + 0 * h if torch.compiler.is_exporting() else h).train(), tmp_path)
+
+
+def test_14_a_parameter_that_the_forward_pass_freezes(tmp_path):
+    class Freezes(Net):
+        def forward(self, x):
+            self.first.bias.requires_grad_(False)
+            out = super().forward(x)
+            self.first.bias.requires_grad_(True)
+            return out
+
+    with pytest.raises(ModuleDiffers, match="`first.bias` is missing in the module"):
+        recorded(Freezes().train(), tmp_path)
+
+
+@needs_binary
+def test_15_an_operator_of_ones_own_with_a_wrong_derivative(tmp_path):
+    @torch.library.custom_op("smuggling::same", mutates_args=())
+    def same(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    same.register_fake(torch.empty_like)
+    same.register_autograd(lambda ctx, g: -g)
+    recorded(Net(lambda h, s: same(h)).train(), tmp_path)
+    assert check(tmp_path)[0] == 1  # an operator that Headwater has not is refused
+
+
+def test_16_a_parametrization(tmp_path):
+    class Scaled(nn.Module):
+        def forward(self, x):
+            return Reverse.apply(x)
+
+    module = Net()
+    nn.utils.parametrize.register_parametrization(module.first, "weight", Scaled())
+    with pytest.raises(ModuleDiffers, match="autograd function Reverse"):
+        recorded(module.train(), tmp_path)
+
+
+def test_17_a_mode_of_functions_around_the_recording(tmp_path):
+    class Halved(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            return out.detach() * 0.5 + out * 0.5 if function is nn.functional.linear else out
+
+    module = Net().train()
+    export(module, batch(), tmp_path / "m.pt2")
+    with Halved(), pytest.raises(ModuleDiffers, match="gradient of `first.weight` differs"):
+        record(module, batch(), tmp_path / "m.golden.safetensors", intermediates="none")
+
+
+@needs_binary
+def test_18_a_mode_of_dispatch_around_the_recording(tmp_path):
+    """It changes what the archive computes in PyTorch as well: what is recorded is not what the archive says."""
+
+    class Doubled(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            return out * 2 if function is torch.ops.aten.sum.dim_IntList else out  # gradients of biases
+
+    module = Net().train()
+    export(module, batch(), tmp_path / "m.pt2")
+    with Doubled():
+        record(module, batch(), tmp_path / "m.golden.safetensors", intermediates="none")
+    assert check(tmp_path)[0] == 3
+
+
+@needs_binary
+def test_19_a_golden_without_a_gradient_or_with_none_of_numbers(tmp_path):
+    golden = recorded(Net().train(), tmp_path)
+    rewritten(golden, lambda tensors, metadata: tensors["grad.first.weight"].fill_(float("nan")))
+    assert check(tmp_path)[0] == 3
+    rewritten(golden, lambda tensors, metadata: [tensors.pop("grad.first.weight"), tensors.pop("grad.first.bias")])
+    status, report = check(tmp_path)
+    assert status == 3 and len(report["missing"]) == 2
+
+
+@needs_binary
+def test_20_an_archive_with_another_weight(tmp_path):
+    recorded(Net().train(), tmp_path)
+    archive, changed = tmp_path / "m.pt2", False
+    with zipfile.ZipFile(archive) as old, zipfile.ZipFile(tmp_path / "new.pt2", "w", zipfile.ZIP_STORED) as new:
+        for entry in old.infolist():
+            content = old.read(entry)
+            if re.search(r"weights/weight_\d+$", entry.filename) and not changed:
+                content, changed = content[:3] + bytes([content[3] ^ 0x80]) + content[4:], True  # a sign
+            new.writestr(entry.filename, content)
+    (tmp_path / "new.pt2").replace(archive)
+    status, report = check(tmp_path)
+    assert changed and status == 3 and "was recorded from" in report["foreign"]
 
 
 def test_out_of_reach_a_backward_pass_that_is_right_on_the_recorded_batch(tmp_path):
