@@ -80,7 +80,7 @@ fn a_nan_is_excused_only_where_rounding_makes_one() {
         value.spread.nearest(&[rounded, 2.0]);
         (0..16).for_each(|_| value.spread.add(&[rounded, 2.0]));
         value.bound = value.spread.bound(1.0);
-        let want = crate::core::Tensor::float(DType::F64, [2usize].into(), vec![1.0, 2.0]);
+        let want = crate::core::Tensor::float(DType::F64, value.result.shape.clone(), vec![1.0, 2.0]);
         let c = value.judge(&want, 1.0, &precision, &target).unwrap();
         assert_eq!((c.verdict, c.lost), (verdict, verdict == Verdict::NotProved));
     }
@@ -100,7 +100,7 @@ fn what_rounding_takes_away_is_not_proved() {
             value.spread.add(&[left + 1e-3 * f64::from(i % 3), left - 1e-3 * f64::from(i % 2)])
         });
         value.bound = value.spread.bound(1.0);
-        let want = crate::core::Tensor::float(DType::F64, [2usize].into(), vec![1.0, 1.0]);
+        let want = crate::core::Tensor::float(DType::F64, value.result.shape.clone(), vec![1.0, 1.0]);
         assert_eq!(value.judge(&want, 1.0, &precision, &target).unwrap().verdict, verdict, "{left}");
     }
 }
