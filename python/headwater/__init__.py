@@ -9,7 +9,7 @@ from headwater.commands import check, inspect
 from headwater.errors import Error, Mismatch, Refusal, Unsupported, UnsupportedWarning
 
 if TYPE_CHECKING:
-    from headwater import apex, nn, ops
+    from headwater import apex, hf, nn, ops
     from headwater.backend import Counters, counters, reset
     from headwater.report import Report, explain
     from headwater.step import Step, compile_step
@@ -29,6 +29,7 @@ __all__ = [
     "compile_step",
     "counters",
     "explain",
+    "hf",
     "inspect",
     "nn",
     "ops",
@@ -47,7 +48,7 @@ _LAZY = {
 }
 
 #: Modules that need PyTorch.
-_MODULES = ("apex", "nn", "ops")
+_MODULES = ("apex", "hf", "nn", "ops")
 
 
 def __getattr__(name: str) -> Any:

@@ -71,6 +71,7 @@ class Step:
         device: str,
         threads: Optional[int],
         check: bool,
+        loss_of: Optional[Callable[..., Any]] = None,
     ) -> None:
         if device != "cpu":
             raise Unsupported([Refusal(f"device={device!r}: from Python there is the CPU alone so far")])
@@ -95,14 +96,15 @@ class Step:
         #: Programs compiled so far: one for each combination of sizes, modes and Python state.
         self.programs = 0
 
-        def loss_of(*args: Any, **kwargs: Any) -> Any:
+        def own(*args: Any, **kwargs: Any) -> Any:
             if loss_fn is None:
                 return _loss(model(*args, **kwargs))
             return _loss(loss_fn(model(*args[:-1], **kwargs), args[-1]))
 
-        self._loss_of = loss_of
+        #: The loss of a batch, as it is called.
+        self._loss_of = loss_of or own
         self._compiled = torch.compile(
-            loss_of,
+            self._loss_of,
             backend=self._backend,
             fullgraph=True,
             dynamic=False,
