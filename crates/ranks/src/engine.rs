@@ -1,8 +1,9 @@
-//! The communication thread. It alone calls MPI: it begins and ends it, carries one exchange after the other, and in
-//! between listens to the other ranks. MPI goes on only while it is called, so the thread polls, with short sleeps.
+//! The communication thread. It alone calls MPI: it begins and ends it, carries one exchange after the other,
+//! and in between listens to the other ranks. MPI goes on only while it is called, so the thread polls, with
+//! short sleeps.
 //!
-//! When a rank is gone, each survivor prints one line that names it, tells the others, and ends its process with status
-//! [`LOST`]: what it waits for will not come, and no call of MPI is sure to return.
+//! When a rank is gone, each survivor prints one line that names it, tells the others, and ends its process
+//! with status [`LOST`]: what it waits for will not come, and no call of MPI is sure to return.
 
 use crate::health::{Identity, MESSAGE, Peer, Word, named};
 use crate::launcher::Launcher;
@@ -296,7 +297,8 @@ impl Communication {
             mpi.end();
             return Err(Error::Start(message));
         }
-        // Ranks of a machine follow each other, whatever the launcher's numbers: lanes are cut by nodes first.
+        // Ranks of a machine follow each other, whatever the launcher's numbers: lanes are cut by nodes
+        // first.
         let own = Identity::own();
         let all = finished(&mpi, mpi.all_gather(world, own.to_bytes(), &vec![MESSAGE; size])?)?;
         let all: Vec<Identity> = all.chunks(MESSAGE).map(Identity::of).collect();
@@ -366,7 +368,8 @@ impl Communication {
         }
     }
 
-    /// One exchange. Ranks first tell each other what they are about to do, so that they notice if it differs.
+    /// One exchange. Ranks first tell each other what they are about to do, so that they notice if it
+    /// differs.
     fn exchange(&mut self, exchange: Exchange) -> Result<Vec<Vec<u8>>> {
         const HEAD: usize = 24;
         let size = self.lines.len();
@@ -503,8 +506,8 @@ impl Communication {
         Ok(())
     }
 
-    /// Ends with the rank's own error, if it has one too: what is wrong for one rank is often wrong for all, and each then
-    /// says it in its own words.
+    /// Ends with the rank's own error, if it has one too: what is wrong for one rank is often wrong for all,
+    /// and each then says it in its own words.
     fn own_end(&mut self) {
         let until = Instant::now() + GRACE / 3;
         while Instant::now() < until {

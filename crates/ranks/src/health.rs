@@ -1,5 +1,5 @@
-//! Health of the other ranks: what they say of themselves each second, what the system says of those on this machine, and
-//! the sentence about one that is gone.
+//! Health of the other ranks: what they say of themselves each second, what the system says of those on this
+//! machine, and the sentence about one that is gone.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -105,8 +105,8 @@ pub(crate) fn named(rank: usize, identity: &Identity) -> String {
     format!("rank {rank} (host {}, process {})", identity.host, identity.process)
 }
 
-/// State of a process of this machine, as in `/proc/PID/stat`: `R` runs, `S` sleeps, `T` is stopped, `Z` is dead. `None`
-/// if there is no such process.
+/// State of a process of this machine, as in `/proc/PID/stat`: `R` runs, `S` sleeps, `T` is stopped, `Z` is
+/// dead. `None` if there is no such process.
 fn process_state(process: u32) -> Option<char> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name in parentheses may hold anything.
@@ -150,8 +150,9 @@ impl Peer {
         }
     }
 
-    /// What is wrong with it, if anything: it is dead, or has not been heard for `silent`; or it lives, and others have
-    /// waited for it for `stalled`. `waiting`: exchanges that this rank has begun, and for how long it has waited for the last.
+    /// What is wrong with it, if anything: it is dead, or has not been heard for `silent`; or it lives, and
+    /// others have waited for it for `stalled`. `waiting`: exchanges that this rank has begun, and for how
+    /// long it has waited for the last.
     pub fn fault(
         &self,
         silent: Duration,

@@ -44,7 +44,8 @@ pub fn detect() -> Result<Option<Launcher>> {
 /// As [`detect`].
 pub fn detect_from(get: Variables) -> Result<Option<Launcher>> {
     let number = |name: &str| get(name).and_then(|text| text.trim().parse::<usize>().ok());
-    // Each with a variable that counts the processes, one without which it is of another's, and one of this machine.
+    // Each with a variable that counts the processes, one without which it is of another's, and one of this
+    // machine.
     let known = [
         (Kind::OpenMpi, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
         (Kind::Hydra, "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS"),

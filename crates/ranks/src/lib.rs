@@ -1,10 +1,11 @@
 //! The ranks of a run: how a process finds that it is one of several, and the transport between them
 //! ([`headwater_core::ranks::Transport`]).
 //!
-//! MPI is opened at run time. One table of functions serves the three binary interfaces that there are ([`mpi::Abi`]); the
-//! launcher's variables say which library belongs to it ([`launcher`]). One thread makes all calls of MPI ([`engine`]): it carries
-//! exchanges, hears the heartbeats of the other ranks, and ends the process when one of them is gone ([`health`]).
-//! [`memory`] is a transport within one process. Adds nothing up, and knows no plan.
+//! MPI is opened at run time. One table of functions serves the three binary interfaces that there are
+//! ([`mpi::Abi`]); the launcher's variables say which library belongs to it ([`launcher`]). One thread makes
+//! all calls of MPI ([`engine`]): it carries exchanges, hears the heartbeats of the other ranks, and ends the
+//! process when one of them is gone ([`health`]). [`memory`] is a transport within one process. Adds nothing
+//! up, and knows no plan.
 
 pub mod engine;
 pub mod health;

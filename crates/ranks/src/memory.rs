@@ -1,5 +1,5 @@
-//! A world within one process: ranks are threads, and bytes go through its memory. For tests, and for programs that hold
-//! several devices.
+//! A world within one process: ranks are threads, and bytes go through its memory. For tests, and for
+//! programs that hold several devices.
 
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::ranks::{Exchange, Ticket, Transport};

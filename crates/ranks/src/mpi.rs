@@ -1,8 +1,9 @@
-//! MPI's library, opened at run time: its names, its binary interface, and its functions as safe calls. A handle is an `isize`: a pointer in
-//! Open MPI and in the standard interface, a sign-extended `int` in MPICH's. No array of handles or of statuses is passed, as
-//! their strides differ.
+//! MPI's library, opened at run time: its names, its binary interface, and its functions as safe calls. A
+//! handle is an `isize`: a pointer in Open MPI and in the standard interface, a sign-extended `int` in
+//! MPICH's. No array of handles or of statuses is passed, as their strides differ.
 //!
-//! Constants are those of the `mpi.h` of Open MPI 4 and 5, of MPICH 4 and 5 and of the standard (MPI 5.0, section 20).
+//! Constants are those of the `mpi.h` of Open MPI 4 and 5, of MPICH 4 and 5 and of the standard (MPI 5.0,
+//! section 20).
 
 #![allow(unsafe_code, reason = "the binding of a C library")]
 
@@ -107,7 +108,8 @@ pub struct Mpi {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Communicator(Handle);
 
-/// Work under way, with the memory that it reads and writes. It is kept until [`Mpi::test`] says that it is over.
+/// Work under way, with the memory that it reads and writes. It is kept until [`Mpi::test`] says that it is
+/// over.
 pub struct Request {
     handle: Handle,
     over: bool,
@@ -222,7 +224,8 @@ impl Mpi {
                 version(&mut major, &mut minor);
             }
         }
-        // Libraries of their own interface may have the function too, and say that they have no version of it.
+        // Libraries of their own interface may have the function too, and say that they have no version of
+        // it.
         let abi = match major {
             1.. => Abi::Standard,
             _ if address("ompi_mpi_comm_world").is_some() => Abi::OpenMpi,
@@ -404,7 +407,8 @@ impl Mpi {
         let mut r = Request::new(given, vec![0; received.iter().sum()], [a, b, c, d]);
         let ([a, b, c, d], byte) = (r._numbers.each_ref().map(|v| v.as_ptr()), self.constants.byte);
         let (from, to) = (r.given.as_ptr().cast(), r.room.as_mut_ptr().cast());
-        // SAFETY: the parts lie one after the other in memory that lives until the request is over, as do their counts.
+        // SAFETY: the parts lie one after the other in memory that lives until the request is over, as do
+        // their counts.
         let code =
             unsafe { (self.functions.alltoallv)(from, a, b, byte, to, c, d, byte, of.0, &mut r.handle) };
         self.checked("MPI_Ialltoallv", code).map(|()| r)

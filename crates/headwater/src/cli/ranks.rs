@@ -34,8 +34,8 @@ pub(super) fn meet(config: &TrainConfig) -> Result<Option<Arc<Engine>>> {
     Ok(Some(engine))
 }
 
-/// Threads of a rank that was asked for no number: the cores that the launcher has bound it to, or else its share of the
-/// machine's.
+/// Threads of a rank that was asked for no number: the cores that the launcher has bound it to, or else its
+/// share of the machine's.
 pub(super) fn threads(cores: usize) -> usize {
     let listed = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let all = listed.lines().filter(|l| l.starts_with("processor")).count();

@@ -1,5 +1,6 @@
-//! Several processes under real MPIs: the bits of one, resumption by other numbers of ranks, refusals, ranks that die or stand
-//! still. They need `mpirun.openmpi` and `mpiexec.mpich`; `.ci/ranks` installs these and runs what is ignored here.
+//! Several processes under real MPIs: the bits of one, resumption by other numbers of ranks, refusals, ranks
+//! that die or stand still. They need `mpirun.openmpi` and `mpiexec.mpich`; `.ci/ranks` installs these and
+//! runs what is ignored here.
 #![cfg(unix)]
 
 use sha2::{Digest, Sha256};
@@ -194,8 +195,8 @@ fn alive(process: u32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-/// A run of three ranks of which rank 1 gets a signal in its middle: all that was said, and the seconds until every process was
-/// gone.
+/// A run of three ranks of which rank 1 gets a signal in its middle: all that was said, and the seconds until
+/// every process was gone.
 fn struck(mpi: &Mpi, signal: &str, out: &Path) -> (String, f64) {
     let errors = out.with_extension("stderr");
     let mut command = launch(mpi, 3, &format!("exec {}", train(out, "--steps 100000 --save-every 2")));

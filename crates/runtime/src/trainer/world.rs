@@ -1,5 +1,5 @@
-//! The ranks of a run as its trainer sees them: what they tell each other in a step, that they begin alike, and that the
-//! one which has the checkpoints speaks for all.
+//! The ranks of a run as its trainer sees them: what they tell each other in a step, that they begin alike,
+//! and that the one which has the checkpoints speaks for all.
 
 use super::{Opened, Trainer};
 use crate::checkpoint::{Checkpoint, Found};
