@@ -9,6 +9,7 @@
 pub mod attr;
 pub mod axes;
 pub mod callable;
+pub mod carry;
 pub mod compile;
 pub mod conformance;
 pub mod device;

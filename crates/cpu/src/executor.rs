@@ -7,12 +7,13 @@ use crate::rows::{Program, Scratch, ScratchSize};
 use crate::stream::CpuStream;
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
+use headwater_core::carry::Carrier;
 use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::graph::Origin;
 use headwater_core::ops::collective::is_collective;
 use headwater_core::plan::{Plan, SegmentId, Step, Work};
-use headwater_core::ranks::{Carrier, Transport};
+use headwater_core::ranks::Transport;
 use headwater_core::target::Port;
 use headwater_core::{Attrs, OpCx, OpDef, TensorType, ensure, fail, reference};
 use std::ops::Range;
@@ -211,7 +212,8 @@ fn meeting(
     let dense = write.is_contiguous() && reads.iter().all(View::is_contiguous);
     ensure!(dense, Plan, "operands of a collective must be contiguous");
     ensure!(!reads.iter().any(|r| write.meets(r)), Plan, "the result of a collective overlaps an operand");
-    let named = format!("{} at {}", step.op, plan.origin(step));
+    let origin = plan.origin(step);
+    let named = if origin == Origin::default() { step.op.into() } else { format!("{} at {origin}", step.op) };
     Ok(LoadedWork::Collective { op, attrs: attrs.clone(), reads, write, transport: transport.clone(), named })
 }
 

@@ -1,10 +1,11 @@
 //! Each collective over a transport has the bits of the reference over all ranks.
 
+use headwater_core::carry::Carrier;
 use headwater_core::ops::collective::{
     all_gather::ALL_GATHER, all_reduce::ALL_REDUCE, all_to_all::ALL_TO_ALL, broadcast::BROADCAST, on,
     reduce_scatter::REDUCE_SCATTER, shard::SHARD, sum_lanes::SUM_LANES,
 };
-use headwater_core::ranks::{Carrier, DATA, Exchange, Transport, exchanged, lanes_of, parts_by_rank};
+use headwater_core::ranks::{DATA, Exchange, Transport, exchanged, lanes_of, parts_by_rank};
 use headwater_core::reference::apply_ranks;
 use headwater_core::{Attrs, DType, OpCx, OpDef, Tensor, TensorType};
 use headwater_ranks::World;

@@ -10,7 +10,7 @@ use headwater_core::ops::pointwise::gelu::GELU;
 use headwater_core::ops::{Case, OpDef};
 use headwater_core::origin::Origin;
 use headwater_core::pass::{self, check_plan};
-use headwater_core::plan::{Bindings, Plan};
+use headwater_core::plan::{Bindings, Place, Plan};
 use headwater_core::ranks::{DATA, Mesh, halving};
 use headwater_core::train::{self, BucketLayout, BucketSize};
 use headwater_core::{Builder, Code, DType, Error, Result, Tensor, TensorType, reference};
@@ -100,9 +100,13 @@ fn every_collective_gives_the_reference_s_bits_on_every_world() {
                 let plan = planned(&graph, &devices[0]);
                 let world = World::new(devices, vec![plan; ranks]);
                 let bindings = Bindings::simple(&graph);
-                let x = &bindings.segments[bindings.inputs[0].unwrap().segment.0 as usize - 1].name;
+                let name = |p: &Option<Place>| &bindings.segments[p.unwrap().segment.0 as usize - 1].name;
+                let fed: Vec<&String> = bindings.inputs.iter().map(name).collect();
+                let given = |r: usize, name: &str| {
+                    fed.iter().position(|x| *x == name).map(|i| inputs[r][i].to_bytes())
+                };
                 let y = &bindings.segments[bindings.outputs[0].unwrap().segment.0 as usize - 1].name;
-                let got = world.run(|r, name, _| (name == x).then(|| inputs[r][0].to_bytes()), y);
+                let got = world.run(|r, name, _| given(r, name), y);
                 let got: Vec<Vec<u8>> = got.into_iter().map(|g| g.unwrap()).collect();
                 for (r, (got, want)) in got.iter().zip(&want).enumerate() {
                     assert_eq!(

@@ -1,7 +1,6 @@
 //! Collectives over a transport, on bytes in host memory: who sends which elements to whom, and sums in the order that
 //! does not depend on the number of ranks. A device whose plans have collectives calls [`Carrier::run`].
 
-use super::{Exchange, Transport, exchanged, halving, joining, lanes_of, parts_by_rank};
 use crate::attr::{Attr, Attrs};
 use crate::diagnostic::Result;
 use crate::ops::OpDef;
@@ -9,6 +8,7 @@ use crate::ops::collective::{
     all_gather::ALL_GATHER, all_reduce::ALL_REDUCE, all_to_all::ALL_TO_ALL, broadcast::BROADCAST,
     reduce_scatter::REDUCE_SCATTER, shard::SHARD, sum_lanes::SUM_LANES, sum_lanes::in_order,
 };
+use crate::ranks::{Exchange, Transport, exchanged, halving, joining, lanes_of, parts_by_rank};
 use crate::{DType, ensure, fail};
 use std::ops::Range;
 

@@ -1,10 +1,6 @@
 //! Many ranks as plans and devices see them: the mesh that a graph is compiled for, and the transport that
 //! carries bytes between ranks. Knows no library that does.
 
-mod carry;
-
-pub use carry::Carrier;
-
 use crate::diagnostic::Result;
 use std::ops::Range;
 
