@@ -73,7 +73,8 @@ fn alone(op: &'static OpDef, case: &Case, line: u32) -> (Graph, Vec<Vec<Tensor>>
         (0..ranks).map(|r| case.draw(7 + r as u64).into_iter().flatten().collect()).collect();
     let mut b = Builder::new();
     b.origin = b.at(Origin { node: op.name.into(), file: "model.py".into(), line, ..Origin::default() });
-    let ids: Vec<_> = inputs[0].iter().map(|t| Some(b.input("x", t.ty.clone(), InputRole::User))).collect();
+    let input = |(i, t): (usize, &Tensor)| Some(b.input(format!("x{i}"), t.ty.clone(), InputRole::User));
+    let ids: Vec<_> = inputs[0].iter().enumerate().map(input).collect();
     let out = b.apply(op, &ids, case.attrs.clone()).unwrap();
     b.output("y", out[0], OutputRole::User);
     (b.finish(), inputs)
