@@ -34,7 +34,18 @@ const DEVICES: [&str; 3] = ["cpu", "ascend-sim:910b1", "ascend-sim:310p"];
 
 #[test]
 fn ties_share_a_medians_gradient_and_reductions_of_nothing_are_pytorchs() {
-    let names = ["median_ties", "nanmedian_ties", "empty_sum_of_slice", "empty_mean", "empty_embedding_sum"];
+    let names = [
+        "median_ties",
+        "median_even_ties",
+        "median_dim_ties",
+        "median_zeros_of_both_signs",
+        "nanmedian_ties",
+        "nanmedian_ties_beside_nan",
+        "extremes_ties",
+        "empty_sum_of_slice",
+        "empty_mean",
+        "empty_embedding_sum",
+    ];
     for name in names {
         for device in DEVICES {
             for precision in [DType::F64, DType::F32, DType::F16] {
