@@ -4,6 +4,7 @@
 use crate::core::device::Device;
 use crate::core::ranks::Transport;
 use crate::cpu::Cpu;
+use crate::words::meant;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use headwater_ascend::Chip;
 use headwater_ascend::device::{Ascend, AscendOps, AscendSim};
@@ -88,7 +89,16 @@ pub static DEVICES: &[DeviceKind] = &[
         qualifier: "CHIP[,checked]",
         about: "an NPU simulated: runs the same kernels as `ascend`; 910b1 to 910b4, 910_9391 or 310p; `checked` \
                 reports what hardware would punish, slowly",
-        open: |qualifier, options| Ok(Arc::new(AscendSim::from_name(qualifier, options.threads)?)),
+        open: |qualifier, options| {
+            let chip = qualifier.split(',').next().unwrap_or(qualifier);
+            let all = headwater_ascend::chip::CHIPS.iter().map(|c| c.name);
+            ensure!(
+                Chip::from_name(chip).is_some(),
+                "there is no chip `{chip}` to simulate: {}",
+                meant(chip, all)
+            );
+            Ok(Arc::new(AscendSim::from_name(qualifier, options.threads)?))
+        },
     },
 ];
 
@@ -100,8 +110,13 @@ pub fn open(device: &str, options: impl Into<DeviceOptions>) -> Result<Arc<dyn D
     let options = options.into();
     let (name, qualifier) = device.split_once(':').unwrap_or((device, ""));
     let Some(kind) = DEVICES.iter().find(|d| d.name == name) else {
-        let known: Vec<&str> = DEVICES.iter().map(|d| d.name).collect();
-        bail!("there is no device `{name}`: use {}", known.join(" or "));
+        let near = match name {
+            "npu" => "; an NPU is `ascend`, or `ascend:N`",
+            "gpu" | "nvidia" => "; an NVIDIA GPU is `cuda`, or `cuda:N`",
+            _ => "",
+        };
+        let known = DEVICES.iter().map(|d| d.name);
+        bail!("there is no device `{name}`: {}{near}", meant(name, known));
     };
     let none = kind.qualifier.is_empty() && device.contains(':');
     ensure!(!none, "the device `{name}` takes no qualifier: use --device {name}");
@@ -172,7 +187,7 @@ mod tests {
         let refused = |name: &str| open(name, 1).err().map(|e| e.to_string()).unwrap_or_default();
         assert_eq!(
             refused("tpu"),
-            "there is no device `tpu`: use cpu or reference or cuda or ascend or ascend-sim"
+            "there is no device `tpu`: it is cpu, reference, cuda, ascend or ascend-sim; did you mean cpu?"
         );
         assert!(refused("cpu:0").contains("takes no qualifier"));
         assert!(refused("reference:narrow").contains("no form `narrow`"));
@@ -182,7 +197,7 @@ mod tests {
             refused("cuda:sm_70").contains("from sm_80 on")
                 && refused("cuda:sm_x").contains("no kind of GPU")
         );
-        assert!(refused("ascend-sim:tpu").contains("use one of 910b1"));
+        assert!(refused("ascend-sim:tpu").contains("it is 910b1, 910b2"));
         assert!(refused("ascend-sim:310p,quick").contains("use `ascend-sim:310p`"));
         let vendor = DeviceOptions { threads: 1, ascend_ops: AscendOps::Vendor };
         for (name, why) in [("ascend-sim:910b1", "none of the vendor's"), ("cpu", "no NPU")] {

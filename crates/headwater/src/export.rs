@@ -85,8 +85,11 @@ pub fn safetensors(weights: &WeightFiles, strip: &str, out: &Path, overwrite: bo
     let names = tensors.keys().cloned().collect();
     // Hugging Face's loaders ask for this entry.
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    safetensors::serialize_to_file(tensors, Some(metadata), &pending.temporary)
-        .with_context(|| format!("cannot write {}", out.display()))?;
+    let failed = || format!("cannot write {}", out.display());
+    // The library's file is for its owner alone; this one is as readable as any that is written.
+    let made = std::fs::File::create(&pending.temporary).and_then(|f| f.metadata()).with_context(failed)?;
+    safetensors::serialize_to_file(tensors, Some(metadata), &pending.temporary).with_context(failed)?;
+    std::fs::set_permissions(&pending.temporary, made.permissions()).with_context(failed)?;
     pending.finish()?;
     Ok(names)
 }
@@ -189,7 +192,7 @@ impl Predictions {
             if self.parts.len() == i {
                 let path = self.pending.temporary.with_extension(format!("{i}.part"));
                 let file = std::fs::File::create(&path)
-                    .with_context(|| format!("cannot write {}", path.display()))?;
+                    .with_context(|| format!("cannot write {}", self.pending.end.display()))?;
                 let ty = TensorType::new(own.dtype, with_first(&own.shape, 0));
                 self.parts.push((ty, file, path));
             }

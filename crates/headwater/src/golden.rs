@@ -7,6 +7,8 @@ use crate::tensors::TensorFile;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A recorded truth.
@@ -15,6 +17,9 @@ pub struct Golden {
     file: TensorFile,
     path: PathBuf,
 }
+
+/// Bytes of the longest header that is looked at.
+const HEADER: u64 = 100_000_000;
 
 /// Kinds of recorded tensors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, serde::Serialize, PartialOrd, Ord)]
@@ -106,6 +111,21 @@ fn spelled(optimizer: &Value) -> String {
 }
 
 impl Golden {
+    /// True of a safetensors file that says so in its header.
+    pub fn is(path: &Path) -> bool {
+        let header = || {
+            let mut file = File::open(path).ok()?;
+            let mut length = [0; 8];
+            file.read_exact(&mut length).ok()?;
+            let mut text = Vec::new();
+            file.take(u64::from_le_bytes(length).min(HEADER)).read_to_end(&mut text).ok()?;
+            serde_json::from_slice::<Value>(&text).ok()
+        };
+        let safetensors = path.extension().is_some_and(|e| e == "safetensors");
+        let format = |h: Value| h["__metadata__"]["format"].as_str().map(str::to_string);
+        safetensors && header().and_then(format).is_some_and(|f| f.starts_with("headwater-golden"))
+    }
+
     /// Reads a golden.
     ///
     /// # Errors

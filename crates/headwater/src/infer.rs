@@ -32,6 +32,8 @@ pub struct InferRequest {
     pub whole: bool,
     /// Weights in place of the archive's.
     pub weights: Option<InitConfig>,
+    /// True if weights may lack tensors of the model: those of the archive stand in for them.
+    pub partial: bool,
     /// True for the average of the weights that their run kept, rather than the weights themselves.
     pub average: bool,
 }
@@ -127,6 +129,16 @@ pub fn run(
         (Some(files), Some(init)) => Overlay::new(&exported, files, init)?,
         _ => Overlay::none(&exported),
     };
+    let missing = &overlay.mapping.missing;
+    ensure!(
+        asked.partial || missing.is_empty(),
+        "{} of the model's {} tensors are not in {}: {}; what the archive holds would stand in for them. Name all weights, map names \
+         that differ with `names` under [init] in a settings file of `train`, or say --partial if the archive's are meant",
+        missing.len(),
+        missing.len() + overlay.mapping.taken,
+        overlay.mapping.source.display(),
+        overlay.mapping.lines()[1]
+    );
     if files.is_none() || !overlay.mapping.missing.is_empty() {
         model.verify()?;
     }

@@ -199,6 +199,7 @@ pub fn inspect(
         _ => Some(summary(&pass::mixed(&bound.graph, p)?, DEPTH)),
     };
     let mut notes: Vec<String> = bound.notes.iter().map(|n| n.to_string()).collect();
+    notes.extend(bound.remarks());
     let trains = compile::has_loss(&bound.graph);
     if !trains {
         notes.push(format!(

@@ -30,6 +30,7 @@ pub mod tensors;
 pub mod trace;
 pub mod train;
 pub mod weights;
+pub mod words;
 
 pub use headwater_core as core;
 pub use headwater_cpu as cpu;

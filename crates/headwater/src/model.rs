@@ -1,6 +1,9 @@
 //! A PyTorch export as commands use it: opened once, bound to sizes as often as needed.
 
-use crate::core::graph::InputRole;
+use crate::core::attr::Attr;
+use crate::core::compile::has_loss;
+use crate::core::graph::Node;
+use crate::core::graph::{InputRole, OutputRole};
 use crate::core::{DType, Graph, Registry, Tensor, TensorType, ValueId, pass};
 use crate::golden::Golden;
 use crate::import::symbolic::Expr;
@@ -9,9 +12,10 @@ use crate::runtime::config::DataConfig;
 use crate::runtime::data::{Feeding, Shapes};
 use crate::runtime::session::Weights;
 use crate::runtime::{Dataset, Error as RunError, TrainConfig};
-use anyhow::{Context, Result, bail};
+use crate::words;
+use anyhow::{Context, Result, bail, ensure};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,6 +57,9 @@ impl Model {
     /// # Errors
     /// Refusals of the importer.
     pub fn open(path: &Path) -> Result<Model> {
+        if !path.exists() {
+            bail!("HW-I001: {} does not exist{}", path.display(), words::near_file(path, &["pt2"]));
+        }
         let program = Program::open(path).with_context(|| format!("cannot import {}", path.display()))?;
         let (path, registry) = (path.to_path_buf(), Registry::standard().clone());
         Ok(Model { path, program, registry, without_dropout: false })
@@ -167,6 +174,22 @@ impl Model {
         Ok((bind(&feeding.largest())?, feeding))
     }
 
+    /// Makes sure that the first output is a loss.
+    ///
+    /// # Errors
+    /// If it is anything but one floating-point number.
+    pub fn needs_loss(&self, bound: &BoundModel) -> Result<()> {
+        let first = bound.graph.outputs.iter().find(|o| o.role == OutputRole::User);
+        let first = first.map_or("nothing".to_string(), |o| bound.graph.ty(o.value).to_string());
+        ensure!(
+            has_loss(&bound.graph),
+            "the first output of {} is {first} and no loss: export a module whose forward returns the loss first, as `return \
+             loss, logits`; `predict` runs it as it is",
+            self.path.display()
+        );
+        Ok(())
+    }
+
     /// Binds to the shapes of a golden's inputs, without dropout where the golden was recorded so.
     ///
     /// # Errors
@@ -199,6 +222,43 @@ impl BoundModel {
     pub fn user_inputs(&self) -> impl Iterator<Item = (&str, &TensorType)> {
         let users = self.graph.inputs.iter().filter(|i| i.role == InputRole::User);
         users.map(|i| (i.name.as_str(), self.graph.ty(i.value)))
+    }
+
+    /// In sentences, what about the export is likely not meant, though it trains: inputs that nothing reads, and
+    /// evaluation mode.
+    pub fn remarks(&self) -> Vec<String> {
+        let graph = &self.graph;
+        let mut read: HashSet<ValueId> = graph.outputs.iter().map(|o| o.value).collect();
+        read.extend(graph.nodes.iter().flat_map(|n| n.operands()));
+        let users = graph.inputs.iter().filter(|i| i.role == InputRole::User);
+        let unread = users.filter(|i| !read.contains(&i.value)).map(|i| {
+            format!(
+                "input `{}` is read by nothing: was one tensor given for two arguments of `export`, which makes the model read one \
+                 of them for both?",
+                i.name
+            )
+        });
+        let off = |n: &&Node| match n.op.name {
+            "batch_norm_eval" => true,
+            "batch_norm" => n.attrs.get("training") == Some(&Attr::Bool(false)),
+            _ => false,
+        };
+        let frozen = graph.nodes.iter().filter(off).count();
+        let mode = (frozen > 0).then(|| {
+            format!(
+                "batch norm runs on its stored statistics, in {frozen} places (exported in evaluation mode): to train, call \
+                 `module.train()` before `export`, unless they are to stay frozen"
+            )
+        });
+        let dropout = self.notes.iter().find(|n| n.message.starts_with(import::DROPOUT_OFF));
+        unread
+            .chain(mode)
+            .chain(
+                dropout.map(|n| {
+                    format!("{}: to train with it, call `module.train()` before `export`", n.message)
+                }),
+            )
+            .collect()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::report::text;
 use crate::runtime::data::Shapes;
 use crate::runtime::log::{JsonLines, TensorBoard};
 use crate::runtime::session::SessionModel;
-use crate::runtime::trainer::{Observer, Summary, Trainer};
+use crate::runtime::trainer::{Event, Observer, Step, Summary, Trainer};
 use crate::runtime::{Error, TrainConfig};
 use crate::weights::{Overlay, WeightFiles};
 use anyhow::{Result, anyhow};
@@ -52,7 +52,53 @@ pub fn run_logged(
     all.extend(json.as_mut().map(|o| o as &mut dyn Observer));
     all.extend(board.as_mut().map(|o| o as &mut dyn Observer));
     all.extend(observers.iter_mut().map(|o| &mut **o as &mut dyn Observer));
-    Ok(trainer.run(&mut all, stop)?)
+    let mut losses = Losses::default();
+    all.push(&mut losses);
+    trainer.run(&mut all, stop).map_err(|e| match (&e, losses.course()) {
+        (Error::NotFinite { diverged: true, .. }, Some(course)) => {
+            let lr = config.optimizer.rule().lr();
+            anyhow!(e).context(format!(
+                "{course}: lower the learning rate, which is {lr} (--lr), or limit the gradients (--clip-norm 1)"
+            ))
+        }
+        _ => e.into(),
+    })
+}
+
+/// The first and the last losses of a run.
+#[derive(Default)]
+struct Losses {
+    first: Option<Step>,
+    last: Option<Step>,
+}
+
+impl Losses {
+    /// The course of a run that diverged, in words; `None` if it did no step, so that the rate is not to blame.
+    fn course(&self) -> Option<String> {
+        let (first, last) = (self.first.as_ref()?, self.last.as_ref()?);
+        let of = |s: &Step| text::number(s.loss);
+        Some(match last.step - first.step {
+            0 => format!("the run diverged after a step from a loss of {}", of(first)),
+            n if last.loss > first.loss => {
+                format!("the loss rose from {} to {} in {n} steps", of(first), of(last))
+            }
+            n => format!("the run diverged after {} steps, from a loss of {}", n + 1, of(last)),
+        })
+    }
+}
+
+impl Observer for Losses {
+    fn essential(&self) -> bool {
+        false
+    }
+
+    fn event(&mut self, event: &Event) -> crate::runtime::Result<()> {
+        if let Event::Step(s) = event {
+            self.first.get_or_insert_with(|| s.clone());
+            self.last = Some(s.clone());
+        }
+        Ok(())
+    }
 }
 
 /// Prepares a trainer and hands it to `work`.

@@ -3,6 +3,7 @@
 
 use crate::core::graph::InputRole;
 use crate::core::{Tensor, TensorType};
+use crate::golden::Golden;
 use crate::model::BoundModel;
 use crate::runtime::Dataset;
 use crate::runtime::checkpoint::AVERAGE;
@@ -45,6 +46,9 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
+/// Prefixes of what belongs to a parameter and is no weight.
+const GRADIENTS: [&str; 5] = ["grad.", "grads.", "gradient.", "exp_avg.", "exp_avg_sq."];
+
 const ONE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -77,6 +81,7 @@ impl WeightFiles {
             None if files.first().is_some_and(|p| p.ends_with(AVERAGE)) => AverageUse::Taken,
             None => AverageUse::None,
         };
+        files.iter().try_for_each(|file| no_golden(file))?;
         let place = files.first().filter(|p| p.ends_with(ONE)).and_then(|p| p.parent()).unwrap_or(path);
         let place = place.display().to_string();
         let files: Vec<Dataset> = files.iter().map(|f| Ok(Dataset::open(f)?)).collect::<Result<_>>()?;
@@ -121,6 +126,18 @@ impl WeightFiles {
     fn column(&self, (file, column): (usize, usize)) -> &Column {
         &self.files[file].columns()[column]
     }
+}
+
+/// Refuses a golden, which has gradients and no weights.
+fn no_golden(path: &Path) -> Result<()> {
+    let golden = path.to_string_lossy().ends_with(".golden.safetensors") || Golden::is(path);
+    ensure!(
+        !golden,
+        "{} is a golden: it holds inputs, outputs and gradients that PyTorch recorded, and no weights; name a checkpoint, or a \
+         .safetensors of module.state_dict()",
+        path.display()
+    );
+    Ok(())
 }
 
 /// The files that hold the weights that `path` names.
@@ -221,6 +238,15 @@ impl<'a> Overlay<'a> {
         let all: BTreeSet<&str> = model.iter().flat_map(|(n, _)| n).map(|n| n.as_str()).collect();
         check_patterns(files, init)?;
         let (renamed, prefix) = renamed(files, init, &all)?;
+        if let Some(what) = GRADIENTS.iter().find(|what| files.tensors.keys().any(|n| n.starts_with(**what)))
+        {
+            let (file, prefix) = (files.path.display(), prefix.as_deref().unwrap_or_default());
+            ensure!(
+                !prefix.contains(&format!("`{what}`")),
+                "{file} holds gradients or moments, as the prefix `{what}` says, and no weights: name a checkpoint, or a \
+                 .safetensors of module.state_dict()"
+            );
+        }
         let (source, average) = (files.path.clone(), files.average);
         let mut mapping = Mapping { source, prefix, average, ..Mapping::default() };
         let mut found = HashMap::new();

@@ -36,4 +36,5 @@ pub use dims::Dims;
 pub use error::{Code, Error, Result};
 pub use program::{Program, Symbol, SymbolicInput};
 pub use report::{Note, Unsupported, UnsupportedUse};
+pub use rewrite::DROPOUT_OFF;
 pub use weights::{GivenTensor, StoredTensor};

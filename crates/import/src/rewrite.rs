@@ -32,6 +32,9 @@ impl Importer<'_> {
     }
 }
 
+/// The note on dropout that the export has switched off, though its rate is not 0.
+pub const DROPOUT_OFF: &str = "dropout is switched off (exported in evaluation mode)";
+
 /// Relation of the tensor that a call returns to the one it is given.
 enum Same {
     /// The same memory.
@@ -81,6 +84,9 @@ impl<'a> Importer<'a> {
             "dropout" | "dropout_" | "feature_dropout" | "alpha_dropout" | "feature_alpha_dropout"
                 if is_off(scope, node) =>
             {
+                if argument(scope, node, "p").is_some_and(|p| p.float() > 0.0) {
+                    self.notes.add(DROPOUT_OFF, &self.origin);
+                }
                 Same::Tensor
             }
             "detach" => {
@@ -253,11 +259,16 @@ impl<'a> Importer<'a> {
 
 /// Dropout that drops nothing gives back its input.
 fn is_off(scope: &Scope, node: &Node) -> bool {
-    let number = |name: &str| match named(node, name).map(|a| scope.value(a)) {
+    argument(scope, node, "train") == Some(Number::Bool(false))
+        || argument(scope, node, "p").is_some_and(|p| p.float() == 0.0)
+}
+
+/// The number that an argument is.
+fn argument(scope: &Scope, node: &Node, name: &str) -> Option<Number> {
+    match named(node, name).map(|a| scope.value(a)) {
         Some(Slot::Number(n)) => n,
         _ => None,
-    };
-    number("train") == Some(Number::Bool(false)) || number("p").is_some_and(|p| p.float() == 0.0)
+    }
 }
 
 impl From<headwater_core::Error> for Obstacle {

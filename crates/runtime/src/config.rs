@@ -3,7 +3,7 @@
 use crate::Bytes;
 use crate::amp::AmpConfig;
 use crate::batches::Batches;
-pub use crate::data::{AugmentConfig, Auto, Buckets, DataConfig};
+pub use crate::data::{AugmentConfig, Auto, Buckets, Cast, DataConfig};
 use crate::error::{Error, Result};
 use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
 use crate::schedule::{Schedule, Shape, spelled};
@@ -47,7 +47,7 @@ pub struct TrainConfig {
     pub warmup: u64,
     /// Share of the learning rate that linear, cosine, polynomial and restarts end at.
     pub end: f64,
-    /// Largest global norm of the gradients; larger ones are scaled down to it.
+    /// Largest global norm of the gradients; larger ones are scaled down to it. `max_grad_norm` is the same setting.
     #[serde(alias = "max_grad_norm")]
     pub clip_norm: Option<f64>,
     /// Largest magnitude of an element of the gradients.

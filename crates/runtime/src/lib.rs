@@ -19,6 +19,7 @@ pub mod error;
 mod evaluation;
 pub mod log;
 pub mod optim;
+mod quiet;
 pub mod scaler;
 pub mod schedule;
 pub mod score;

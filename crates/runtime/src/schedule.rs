@@ -89,6 +89,23 @@ pub enum Shape {
     },
 }
 
+impl Shape {
+    /// The name of each.
+    pub const NAMES: [&'static str; 11] = [
+        "constant",
+        "linear",
+        "cosine",
+        "polynomial",
+        "step",
+        "multistep",
+        "exponential",
+        "onecycle",
+        "restarts",
+        "inverse_sqrt",
+        "plateau",
+    ];
+}
+
 /// Defaults of the shapes' settings: those of `torch.optim.lr_scheduler`.
 mod default {
     pub fn power() -> f64 {

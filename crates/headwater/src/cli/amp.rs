@@ -1,10 +1,12 @@
 //! Options of mixed precision, for the commands that have them.
 
+use super::Usage;
 use super::op::parse_dtype;
 use crate::core::pass::precision::Level;
 use crate::runtime::amp::AmpConfig;
 use crate::runtime::scaler::LossScale;
-use anyhow::{Context, Result, anyhow};
+use crate::words::meant;
+use anyhow::{Context, Result};
 
 #[derive(clap::Args, Debug)]
 pub struct Amp {
@@ -42,7 +44,6 @@ impl Amp {
 
     /// Lays what was given over the settings.
     pub fn over(&self, c: &mut AmpConfig) -> Result<()> {
-        let wrong = |m: String| anyhow!(m);
         match self.level.as_deref() {
             None => {}
             Some(file) if file.ends_with(".toml") => {
@@ -51,13 +52,18 @@ impl Amp {
             }
             // The choice by measuring comes later; it is a form of O1.
             Some(AUTO) => c.level = Level::O1,
-            Some(level) => c.level = level.parse().map_err(wrong)?,
+            Some(level) => {
+                c.level = level.parse().map_err(|_| {
+                    let all = ["O0", "O1", "O2", "O3", AUTO];
+                    Usage(format!("--amp {level}: {}, or a policy file .toml", meant(level, all)))
+                })?;
+            }
         }
         if let Some(dtype) = &self.dtype {
-            c.dtype = Some(parse_dtype(dtype)?);
+            c.dtype = Some(parse_dtype(dtype).map_err(|e| Usage(format!("--dtype {dtype}: {e}")))?);
         }
         if let Some(policy) = &self.policy {
-            c.policy = Some(policy.parse().map_err(wrong)?);
+            c.policy = Some(policy.parse().map_err(|m| Usage(format!("--policy {policy}: {m}")))?);
         }
         c.keep_batchnorm = self.keep_batchnorm.or(c.keep_batchnorm);
         c.master_weights = self.master_weights.or(c.master_weights);

@@ -3,7 +3,6 @@
 use super::amp::Amp;
 use super::ranks::Ranks;
 use super::{Memory, Outcome, Printer};
-use crate::core::compile::has_loss;
 use crate::core::device::Device;
 use crate::fit::{self, FitRequest, Way};
 use crate::inspect::{inspect, tables};
@@ -12,7 +11,7 @@ use crate::model::{Model, parse_dims};
 use crate::report::{Table, text};
 use crate::runtime::session::MemoryUse;
 use crate::runtime::{Bytes, TrainConfig};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use headwater_ascend::host::{CompilerOptions, Installation, RuntimeSettings, Survey};
 use headwater_cuda::host::Survey as CudaSurvey;
 use serde::Serialize;
@@ -154,11 +153,7 @@ fn fits(args: &Args, path: &Path, device: &dyn Device, printer: Printer) -> Resu
         None => dims,
     };
     let bound = model.bind(&dims.clone().or_exported())?;
-    ensure!(
-        has_loss(&bound.graph),
-        "the first output of {} is no loss: export a module whose forward returns the loss first",
-        path.display()
-    );
+    model.needs_loss(&bound)?;
     let settings = config.training(device.target())?;
     let found = inspect(&model, &bound, device, &settings)?;
     let (bytes, available) =

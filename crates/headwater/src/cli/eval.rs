@@ -1,14 +1,14 @@
 //! `headwater eval`.
 
-use super::{Outcome, Printer, Status};
+use super::{Outcome, Printer, Status, Usage};
 use crate::core::device::Device;
 use crate::import::Dims;
 use crate::infer::{self, InferRequest, Raw};
 use crate::model::{Model, parse_dims};
 use crate::report::scores;
-use crate::runtime::config::{Buckets, DataConfig, InitConfig};
+use crate::runtime::config::{Buckets, Cast, DataConfig, InitConfig};
 use crate::runtime::score::{Measured, Scorer};
-use anyhow::{Context, Error, Result};
+use anyhow::{Error, Result, bail};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,12 +29,18 @@ pub(crate) struct Forward {
     /// Take the average of the weights that a run with --ema kept, instead of the weights after the last step.
     #[arg(long, requires = "weights")]
     ema: bool,
+    /// Take the model's own tensors where --weights lack some, rather than refuse.
+    #[arg(long, requires = "weights")]
+    partial: bool,
     /// Samples in a batch (default: as exported, or 32 if the model takes any number).
     #[arg(long)]
     batch: Option<usize>,
     /// Tensor of the file that feeds an input of another name.
     #[arg(long = "name", value_name = "INPUT=TENSOR")]
     names: Vec<String>,
+    /// Values of another dtype than the model's input: `exact` refuses those that it cannot hold, `round` rounds them.
+    #[arg(long, value_name = "HOW", value_parser = super::cast, default_value = "exact")]
+    cast: Cast,
     /// Size of a symbolic dimension other than the batch (default: as in the data).
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
@@ -45,6 +51,15 @@ pub(crate) struct Forward {
     /// Column of the file with the length of each sample (default: as a text.toml or table.toml says).
     #[arg(long, value_name = "TENSOR", requires = "buckets")]
     lengths: Option<String>,
+}
+
+/// Columns by the input that they feed, from `--name INPUT=COLUMN`.
+pub(crate) fn names(given: &[String]) -> Result<BTreeMap<String, String>> {
+    let pair = |n: &String| match n.split_once('=') {
+        Some((input, column)) => Ok((input.to_string(), column.to_string())),
+        None => bail!(Usage(format!("`--name {n}` is not of the form input=column"))),
+    };
+    given.iter().map(pair).collect()
 }
 
 impl Forward {
@@ -58,20 +73,12 @@ impl Forward {
 
     /// Choice of the outputs to run.
     pub fn asked(&self) -> Result<InferRequest> {
-        let names: BTreeMap<String, String> = self
-            .names
-            .iter()
-            .map(|n| {
-                let pair = n
-                    .split_once('=')
-                    .with_context(|| format!("`--name {n}` is not of the form input=tensor"))?;
-                Ok((pair.0.to_string(), pair.1.to_string()))
-            })
-            .collect::<Result<_>>()?;
+        let names = names(&self.names)?;
         let weights = self.weights.clone().map(|w| InitConfig { weights: Some(w), ..InitConfig::default() });
         let (buckets, lengths) = (self.buckets.clone(), self.lengths.clone());
-        let data = DataConfig { names, buckets, lengths, ..DataConfig::default() };
-        Ok(InferRequest { batch: self.batch, data, weights, average: self.ema, ..InferRequest::default() })
+        let data = DataConfig { names, buckets, lengths, cast: self.cast, ..DataConfig::default() };
+        let (batch, partial, average) = (self.batch, self.partial, self.ema);
+        Ok(InferRequest { batch, data, weights, partial, average, ..InferRequest::default() })
     }
 }
 
@@ -102,6 +109,7 @@ pub struct Args {
 pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Outcome> {
     let (model, dims) = args.forward.model()?;
     let bound = model.bind(&dims.clone().or_exported())?;
+    model.needs_loss(&bound)?;
     let inputs: Vec<_> = bound.user_inputs().map(|(n, t)| (n.to_string(), t.clone())).collect();
     let users = bound.graph.outputs.iter().filter(|o| o.role == crate::core::graph::OutputRole::User);
     let outputs: Vec<_> = users.map(|o| bound.graph.ty(o.value).clone()).collect();

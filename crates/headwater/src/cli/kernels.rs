@@ -10,6 +10,7 @@ use crate::kernels::{Written, cuda, write, write_operator};
 use crate::model::{Model, parse_dims};
 use crate::report::Table;
 use crate::runtime::amp::AmpConfig;
+use crate::words::meant;
 use anyhow::{Context, Result, bail};
 use headwater_ascend::Chip;
 use headwater_ascend::device::AscendSim;
@@ -95,8 +96,10 @@ pub fn run(args: &Args, printer: Printer) -> Result<Outcome> {
     if args.target.starts_with("sm_") {
         return of_cuda(args, printer);
     }
-    let chip =
-        Chip::from_name(&args.target).with_context(|| format!("there is no chip `{}`", args.target))?;
+    let chip = Chip::from_name(&args.target).ok_or_else(|| {
+        let all = headwater_ascend::chip::CHIPS.iter().map(|c| c.name);
+        Usage(format!("--target {}: {}", args.target, meant(&args.target, all)))
+    })?;
     match args.source.to_str().and_then(Operator::from_name) {
         Some(operator) => of_operator(operator, chip, args, printer),
         None => of_model(chip, args, printer),

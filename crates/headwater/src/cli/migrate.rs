@@ -113,8 +113,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
         _ => Begin::Anew,
     };
     let (report, page) = migrate(place, &out, begin, device, adjust, &mut watcher, stop)?;
-    let word = if report.passed() { "every step passed" } else { "NOT every step passed" };
-    printer.line(format!("\n{word}; the report is {}", page.display()));
+    printer.line(format!("\n{}; the report is {}", report.conclusion(), page.display()));
     let status = match (report.passed(), stop.load(Ordering::SeqCst)) {
         (true, _) => Status::Done,
         (false, true) => Status::Interrupted,

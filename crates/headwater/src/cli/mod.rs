@@ -14,6 +14,7 @@ mod kernel_times;
 mod kernels;
 mod migrate;
 mod op;
+mod panics;
 mod predict;
 mod progress;
 mod ranks;
@@ -24,12 +25,13 @@ use crate::core::device::Device;
 use crate::core::ranks::Transport;
 use crate::core::train::BucketSize;
 use crate::devices::{self, DeviceOptions};
-use crate::report::text;
+use crate::runtime::config::Cast;
 use crate::runtime::session::{Moments, Sparse};
 use crate::runtime::{Bytes, TrainConfig};
+use crate::words::meant;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use console::{print, say};
+use console::{print, say, show, show_table};
 use headwater_ascend::device::AscendOps;
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -80,8 +82,8 @@ Examples:
   headwater bench machine                      peak arithmetic and bandwidth of this machine
 
 Exit status: 0 done; 1 error, or the model would not run; 2 wrong arguments; 3 numbers differ from PyTorch's, or a step of a
-migration failed; 4 `check` found no difference but cannot prove every value, or `train` has lost a rank; 128 + signal for a run that was
-interrupted (130 after Ctrl-C, 143 after SIGTERM).";
+migration failed; 4 `check` found no difference but cannot prove every value, or `train` has lost a rank; 101 a bug of
+Headwater; 128 + signal for a run that was interrupted (130 after Ctrl-C, 143 after SIGTERM).";
 
 /// Heading of the options that all commands have, which stand behind a command's own.
 const COMMON: &str = "All commands";
@@ -115,31 +117,28 @@ struct Memory {
 
 /// Reads whose kernels are meant.
 fn ascend_ops(text: &str) -> Result<AscendOps, String> {
-    match text {
-        "own" => Ok(AscendOps::Own),
-        "vendor" => Ok(AscendOps::Vendor),
-        _ => Err("it is own or vendor".into()),
-    }
+    choice(text, &[("own", AscendOps::Own), ("vendor", AscendOps::Vendor)])
 }
 
 /// Reads a form of moments.
 fn moments(text: &str) -> Result<Moments, String> {
-    match text {
-        "f32" => Ok(Moments::F32),
-        "bf16" => Ok(Moments::Bf16),
-        "int8" => Ok(Moments::Int8),
-        _ => Err("it is f32, bf16 or int8".into()),
-    }
+    choice(text, &[("f32", Moments::F32), ("bf16", Moments::Bf16), ("int8", Moments::Int8)])
 }
 
 /// Reads a choice of embeddings.
 fn sparse(text: &str) -> Result<Sparse, String> {
-    match text {
-        "marked" => Ok(Sparse::Marked),
-        "all" => Ok(Sparse::All),
-        "none" => Ok(Sparse::None),
-        _ => Err("it is marked, all or none".into()),
-    }
+    choice(text, &[("marked", Sparse::Marked), ("all", Sparse::All), ("none", Sparse::None)])
+}
+
+/// Reads the treatment of values of another dtype.
+fn cast(text: &str) -> Result<Cast, String> {
+    choice(text, &[("exact", Cast::Exact), ("round", Cast::Round)])
+}
+
+/// The value of a word, one of a few.
+fn choice<T: Copy>(text: &str, all: &[(&str, T)]) -> Result<T, String> {
+    let found = all.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+    found.ok_or_else(|| meant(text, all.iter().map(|(word, _)| *word)))
 }
 
 impl Memory {
@@ -280,14 +279,14 @@ impl Printer {
     /// Prints a line for people.
     fn line(&self, s: impl AsRef<str>) {
         if !self.json {
-            print(s.as_ref());
+            show(s.as_ref());
         }
     }
 
     /// Prints a table for people.
     fn table(&self, t: &crate::report::Table) {
         if !self.json {
-            print(&text::table(t));
+            show_table(t);
         }
     }
 }
@@ -297,7 +296,8 @@ pub fn run() -> std::process::ExitCode {
     let cli = Cli::parse();
     signals::own_process();
     signals::explain_lost_files();
-    printed(&cli).into()
+    panics::explain();
+    panics::guarded(cli.json, || printed(&cli)).into()
 }
 
 /// Runs a command line, the program's name first, as a part of a process of somebody else: no signal is handled,
@@ -345,7 +345,9 @@ fn printed(cli: &Cli) -> u8 {
         Err(e) if matches!(e.downcast_ref(), Some(crate::runtime::Error::AsRankZero)) => 1,
         Err(e) => {
             if cli.json {
-                print(&serde_json::json!({ "error": format!("{e:#}") }).to_string());
+                let text = format!("{e:#}");
+                let code = crate::report::text::code(&text);
+                print(&serde_json::json!({ "error": text, "code": code }).to_string());
             }
             say(format!("error: {e:#}"));
             if e.is::<Usage>() { 2 } else { 1 }

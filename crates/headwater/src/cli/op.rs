@@ -11,6 +11,7 @@ use crate::core::{Attr, Attrs, Builder, DType, OpDef, Registry, Tensor, TensorTy
 use crate::machine::Machine;
 use crate::report::Table;
 use crate::tensors::TensorFile;
+use crate::words::meant;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -376,6 +377,8 @@ pub(crate) fn parse_dtype(text: &str) -> Result<DType> {
         "int16" | "short" => DType::I16,
         "int8" => DType::I8,
         "uint8" => DType::U8,
-        other => other.parse().map_err(|()| anyhow!("`{other}` is no dtype"))?,
+        other => other
+            .parse()
+            .map_err(|()| anyhow!("`{other}` is no dtype: {}", meant(other, DType::ALL.map(DType::name))))?,
     })
 }

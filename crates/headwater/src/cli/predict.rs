@@ -2,6 +2,7 @@
 
 use super::eval::Forward;
 use super::{Outcome, Printer, Status};
+use crate::core::compile::has_loss;
 use crate::core::device::Device;
 use crate::core::graph::OutputRole;
 use crate::export::Predictions;
@@ -40,7 +41,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
         None => {
             let bound = model.bind(&dims.clone().or_exported())?;
             let users = bound.graph.outputs.iter().filter(|o| o.role == OutputRole::User).count();
-            (1..users).collect()
+            (usize::from(has_loss(&bound.graph))..users).collect()
         }
     };
     ensure!(

@@ -20,6 +20,8 @@ pub(crate) struct Progress {
     quiet: bool,
     /// By which evaluations are compared.
     metric: Metric,
+    /// Steps done before, of a run that is resumed.
+    before: u64,
     /// The device, whose notes are lines too.
     device: Arc<dyn Device>,
 }
@@ -34,7 +36,7 @@ impl Progress {
     /// Nothing is drawn with `quiet`.
     pub fn new(quiet: bool, device: Arc<dyn Device>) -> Self {
         let (bar, metric) = (ProgressBar::hidden(), Metric::default());
-        Progress { bar, smooth: None, told: Instant::now(), quiet, metric, device }
+        Progress { bar, smooth: None, told: Instant::now(), quiet, metric, before: 0, device }
     }
 
     /// A line that stays: above the bar, or by itself where standard error is no terminal.
@@ -46,9 +48,14 @@ impl Progress {
     }
 }
 
+/// Columns of what stands beside the bar.
+const FIGURES: usize = 106;
+
 /// The bar, what the last step found, and the time it took, with `end` behind.
 fn style(end: &str) -> ProgressStyle {
-    let template = format!("{{spinner}} {{bar:32}} {{pos}}/{{len}} · {{msg}} · elapsed {{elapsed}}{end}");
+    // The bar takes what the figures leave.
+    let bar = super::console::stderr_width().map_or(32, |w| w.saturating_sub(FIGURES).clamp(4, 32));
+    let template = format!("{{spinner}} {{bar:{bar}}} {{pos}}/{{len}} · {{msg}} · elapsed {{elapsed}}{end}");
     ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
@@ -63,13 +70,18 @@ impl Observer for Progress {
         match event {
             Event::Start(s) => {
                 // A migration trains several times.
-                (self.smooth, self.metric) = (None, s.config.eval.metric);
+                (self.smooth, self.metric, self.before) = (None, s.config.eval.metric, 0);
                 self.bar = ProgressBar::new(s.steps).with_style(style(", remaining {eta}"));
                 self.bar.enable_steady_tick(Duration::from_millis(200));
+                let each = s.config.batches().per_step();
+                let batch = match (each, s.config.batch) {
+                    (1, Some(_)) => s.batch.to_string(),
+                    (1, None) => format!("{} (as exported; --batch takes another)", s.batch),
+                    (n, _) => format!("{} × {n} = {} a step", s.batch, s.batch as u64 * n),
+                };
                 self.say(format!(
-                    "{} samples, batch {}, {} steps; {} parameters in {} tensors, {} of them with weight decay",
+                    "{} samples, batch {batch}, {} steps; {} parameters in {} tensors, {} of them with weight decay",
                     s.samples,
-                    s.batch,
                     s.steps,
                     text::count(s.parameters as f64),
                     s.decayed.len() + s.undecayed.len(),
@@ -100,6 +112,7 @@ impl Observer for Progress {
                     self.say(format!("warning: a checkpoint is damaged; it is now {}", d.display()))
                 });
                 self.bar.set_position(*step);
+                self.before = *step;
             }
             Event::Warning { message } => self.say(format!("warning: {message}")),
             Event::Step(s) => {
@@ -147,7 +160,11 @@ impl Observer for Progress {
             }
             Event::End { step, seconds } => {
                 self.bar.finish();
-                say(format!("{step} steps in {}", text::seconds(*seconds)));
+                let which = match self.before {
+                    0 => format!("{step} steps"),
+                    before => format!("{} steps, up to step {step},", step - before),
+                };
+                say(format!("{which} in {}", text::seconds(*seconds)));
             }
         }
         Ok(())

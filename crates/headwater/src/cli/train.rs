@@ -13,14 +13,17 @@ use crate::model::{Model, parse_dims};
 use crate::report::history::History;
 use crate::report::live::Live;
 use crate::report::{Block, facts, scores};
-use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
-use crate::runtime::config::{Buckets, LogConfig};
+use crate::runtime::config::{Buckets, Cast, LogConfig};
 use crate::runtime::optim::Optimizer;
+use crate::runtime::schedule::Shape;
+use crate::runtime::score::Metric;
 use crate::runtime::trainer::{Observer, Trainer};
+use crate::runtime::{Error, TrainConfig};
 use crate::trace;
 use crate::train::with_trainer;
 use crate::weights::{Overlay, WeightFiles};
+use crate::words::meant;
 use anyhow::{Context, Result, bail};
 use headwater_ranks::Engine;
 use std::path::{Component, Path, PathBuf};
@@ -110,7 +113,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     trace: Option<PathBuf>,
     /// With `--trace`: steps to record.
-    #[arg(long, value_name = "COUNT", default_value_t = 20, help_heading = "Output")]
+    #[arg(long, value_name = "COUNT", default_value_t = 20, requires = "trace", help_heading = "Output")]
     trace_steps: usize,
     /// Seed of the order of samples and of random numbers (default: 0).
     #[arg(long, help_heading = "Data")]
@@ -142,6 +145,16 @@ pub struct Args {
     /// Go on from the newest checkpoint in --out.
     #[arg(long, help_heading = "Output")]
     resume: bool,
+    /// Tensor of the files that feeds an input of another name.
+    #[arg(long = "name", value_name = "INPUT=TENSOR", help_heading = "Data")]
+    names: Vec<String>,
+    /// Values of another dtype than the model's input: `exact` refuses those that it cannot hold, `round` rounds them
+    /// (default: `exact`, unless a settings file says otherwise).
+    #[arg(long, value_name = "HOW", value_parser = super::cast, help_heading = "Data")]
+    cast: Option<Cast>,
+    /// Input that holds the labels of evaluations (default: labels, label, targets, target or y).
+    #[arg(long, value_name = "INPUT", help_heading = "Evaluation")]
+    labels: Option<String>,
     /// Size of a symbolic dimension other than the batch (default: as in the data).
     #[arg(long = "dim", value_name = "NAME=SIZE", help_heading = "Data")]
     dims: Vec<String>,
@@ -199,10 +212,11 @@ fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer:
     // One rank of a run speaks for all.
     let speaks = device.transport().is_none_or(|t| t.rank() == 0);
     let model = Model::open(&args.model)?;
+    let exported = model.bind(&parse_dims(&args.dims)?.or_exported())?;
+    exported.remarks().iter().for_each(|r| say(format!("note: {r}")));
     if let Some(path) = config.init.weights.as_deref().filter(|_| !args.resume) {
-        let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
         let files = WeightFiles::open(path)?;
-        let mapping = Overlay::new(&bound, &files, &config.init)?.mapping;
+        let mapping = Overlay::new(&exported, &files, &config.init)?.mapping;
         mapping.lines().iter().for_each(|l| printer.line(l));
     }
     if args.amp.is_auto() {
@@ -216,6 +230,11 @@ fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer:
     let metric = config.eval.metric;
     let dims = parse_dims(&args.dims)?;
     let machine = facts::machine(&*device, &Machine::detect());
+    // Settings that no file has come from the command line.
+    let usage = |e: anyhow::Error| match e.downcast_ref::<crate::runtime::Error>() {
+        Some(Error::Config { .. }) if args.config.is_none() => Usage(format!("{e:#}")).into(),
+        _ => e,
+    };
     let summary = with_trainer(&model, dims, config, device, args.resume, |trainer, config| {
         if args.trace.is_some() {
             trainer.record(args.trace_steps)?;
@@ -230,7 +249,8 @@ fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer:
             say(format!("wrote {}: open it in ui.perfetto.dev", path.display()));
         }
         summary
-    })?;
+    })
+    .map_err(usage)?;
     if let Some(e) = &summary.evaluation {
         let earlier = match e.step == summary.step {
             true => String::new(),
@@ -346,6 +366,9 @@ fn settings(args: &Args) -> Result<TrainConfig> {
         c.data.train = data.clone();
     }
     c.data.eval = args.eval.clone().or(c.data.eval);
+    c.data.names.extend(super::eval::names(&args.names)?);
+    c.data.cast = args.cast.unwrap_or(c.data.cast);
+    c.eval.labels = args.labels.clone().or(c.eval.labels);
     c.data.buckets = args.buckets.clone().or(c.data.buckets);
     c.init.weights = args.init.clone().or(c.init.weights);
     if args.epochs.is_some() || args.steps.is_some() {
@@ -355,7 +378,7 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     c.accumulate = args.accumulate.unwrap_or(c.accumulate);
     c.ranks.lanes = args.lanes.or(c.ranks.lanes);
     if let Some(word) = &args.engine {
-        c.ranks.engine = parse_word("--engine", word)?;
+        c.ranks.engine = parse_word("--engine", word, &["auto", "mpi"])?;
     }
     c.warmup = args.warmup.unwrap_or(c.warmup);
     c.seed = args.seed.unwrap_or(c.seed);
@@ -368,19 +391,34 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     c.eval.keep_best |= args.keep_best;
     c.ema = args.ema.or(c.ema);
     if let Some(word) = &args.metric {
-        c.eval.metric = parse_word("--metric", word)?;
+        c.eval.metric = parse_word("--metric", word, &Metric::ALL.map(Metric::name))?;
     }
     if let Some(word) = &args.decay {
-        c.decay = parse_word("--decay", word)?;
+        c.decay = parse_word("--decay", word, &["matrices", "all", "none"])?;
     }
     if let Some(word) = &args.schedule {
         let named = serde_json::json!({ "name": word });
-        c.schedule = serde_json::from_value(named).with_context(|| format!("--schedule {word}"))?;
+        c.schedule = serde_json::from_value(named).map_err(|e| {
+            let known = Shape::NAMES.contains(&word.as_str());
+            let why = if known {
+                format!("{e}: it needs a settings file, as --config")
+            } else {
+                meant(word, Shape::NAMES)
+            };
+            Usage(format!("--schedule {word}: {why}"))
+        })?;
     }
     // The optimizer's settings are changed by name, so that only those it has are taken.
     if let Some(name) = &args.optimizer {
         let named = serde_json::json!({ "name": name });
-        c.optimizer = serde_json::from_value(named).with_context(|| format!("--optimizer {name}"))?;
+        let keys: Vec<String> = Optimizer::all().iter().map(Optimizer::key).collect();
+        c.optimizer = serde_json::from_value(named).map_err(|e| {
+            let why = match keys.contains(name) {
+                true => e.to_string(),
+                false => meant(name, keys.iter().map(String::as_str)),
+            };
+            Usage(format!("--optimizer {name}: {why}"))
+        })?;
     }
     for (option, key, value) in
         [("--lr", "lr", args.lr), ("--weight-decay", "weight_decay", args.weight_decay)]
@@ -390,12 +428,27 @@ fn settings(args: &Args) -> Result<TrainConfig> {
             bail!(Usage(format!("{option} must be a finite number, it is {value}")));
         }
         let changed = c.optimizer.with([(key.to_string(), serde_json::json!(value))]);
-        c.optimizer = changed.with_context(|| format!("{option} {value}"))?;
+        c.optimizer = changed.map_err(|e| Usage(format!("{option} {value}: {e:#}")))?;
     }
     if let Some(out) = &args.out {
         c.checkpoint.dir = Some(out.clone());
         c.log.json.get_or_insert_with(|| out.join("log.jsonl"));
         c.log.tensorboard.get_or_insert_with(|| out.join("tensorboard"));
+    }
+    let idle = [
+        ("--eval-every", args.eval_every.is_some()),
+        ("--metric", args.metric.is_some()),
+        ("--labels", args.labels.is_some()),
+    ];
+    if let (None, Some((flag, _))) = (&c.data.eval, idle.iter().find(|(_, given)| *given)) {
+        bail!(Usage(format!("{flag} does nothing without held-out samples: name them with --eval")));
+    }
+    let unused = [("eval.every", c.eval.every.is_some()), ("eval.labels", c.eval.labels.is_some())];
+    if let (None, Some((setting, _))) = (&c.data.eval, unused.iter().find(|(_, given)| *given)) {
+        say(format!("warning: `{setting}` does nothing without held-out samples: name them with --eval"));
+    }
+    if !args.amp.is_auto() && args.policy_file.is_some() {
+        bail!(Usage("--policy-file does nothing without --amp auto".into()));
     }
     if c.data.train.as_os_str().is_empty() {
         bail!(Usage("name the samples to train on with --data".into()));
@@ -424,8 +477,10 @@ fn confined(settings: &Path, key: &str, place: &Path) -> Result<()> {
     Ok(())
 }
 
-fn parse_word<T: serde::de::DeserializeOwned>(option: &str, word: &str) -> Result<T> {
-    serde_json::from_value(serde_json::Value::String(word.into())).with_context(|| format!("{option} {word}"))
+/// The value of an option that is one of a few words.
+fn parse_word<T: serde::de::DeserializeOwned>(option: &str, word: &str, all: &[&str]) -> Result<T> {
+    serde_json::from_value(serde_json::Value::String(word.into()))
+        .map_err(|_| Usage(format!("{option} {word}: {}", meant(word, all.iter().copied()))).into())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::core::pass::precision::Level;
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
 use crate::runtime::score::Metric;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -66,6 +66,10 @@ impl Job {
     /// If it is missing or holds something else.
     pub fn read(place: &Path) -> Result<Job> {
         let file = if place.is_file() { place.to_path_buf() } else { place.join(FILE) };
+        if file.extension().is_some_and(|e| e == "pt2") {
+            let model = file.display();
+            bail!("{model} is a model, and no job: `headwater migrate --new {model}` writes a job for it");
+        }
         let text = std::fs::read_to_string(&file).with_context(|| {
             let advice = "`headwater migrate --new MODEL` writes one";
             format!("cannot read {}: a job is a folder with a {FILE}; {advice}", file.display())

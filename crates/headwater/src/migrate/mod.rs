@@ -34,6 +34,8 @@ pub(crate) struct Found {
     blocks: Vec<Block>,
     next: Option<String>,
     values: Map<String, Value>,
+    /// True if nothing was compared, so that the step proved nothing.
+    idle: bool,
     /// Seconds of the work, if it was done in an earlier step; 0 for a step that reads results alone.
     seconds: Option<f64>,
 }
@@ -42,11 +44,16 @@ impl Found {
     fn new(passed: bool, summary: impl Into<String>) -> Found {
         let verdict = if passed { Verdict::Pass } else { Verdict::Fail };
         let (blocks, values) = (vec![], Map::new());
-        Found { verdict, summary: summary.into(), blocks, next: None, values, seconds: None }
+        Found { verdict, summary: summary.into(), blocks, next: None, values, idle: false, seconds: None }
     }
 
     fn note(summary: impl Into<String>) -> Found {
         Found { verdict: Verdict::Note, ..Found::new(true, summary) }
+    }
+
+    /// A note of a step that compared nothing.
+    fn idle(summary: impl Into<String>) -> Found {
+        Found { idle: true, ..Found::note(summary) }
     }
 
     /// A typed value for programs; `docs/json.md` has the keys.
@@ -195,10 +202,20 @@ impl Run<'_> {
             Ok((t, found)) => (Some(t), found),
             Err(e) => (None, failure(&e, &self.again)),
         };
-        let Found { verdict, summary, blocks, next, values, seconds } = found;
+        let Found { verdict, summary, blocks, next, values, idle, seconds } = found;
         let seconds = seconds.unwrap_or(begin.elapsed().as_secs_f64());
         let title = title.to_string();
-        self.report.sections.push(Section { key, title, verdict, summary, next, values, blocks, seconds });
+        self.report.sections.push(Section {
+            key,
+            title,
+            verdict,
+            idle,
+            summary,
+            next,
+            values,
+            blocks,
+            seconds,
+        });
         self.watcher.end(number, &self.report.sections[number - 1]);
         let written = self.write(Some(REFRESH));
         self.failed = self.failed.take().or(written.err());
@@ -220,15 +237,12 @@ impl Run<'_> {
 
 /// A step that ended in an error, and where its code is explained; without a code, the command that goes on.
 fn failure(e: &anyhow::Error, again: &str) -> Found {
-    let text = format!("{e:#}");
-    let code = text.find("HW-").map(|at| {
-        text[at..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect::<String>()
-    });
-    let next = match code {
+    let said = format!("{e:#}");
+    let next = match text::code(&said) {
         Some(code) => format!("`headwater explain {code}` says what this means and what to do"),
         None => format!(
             "if the message names a file or a setting, correct it; then `{again}` repeats the steps and keeps what is trained"
         ),
     };
-    Found::new(false, text).next(next)
+    Found::new(false, said).next(next)
 }

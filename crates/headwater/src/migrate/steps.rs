@@ -46,7 +46,7 @@ impl Opened {
 
 /// The verdict of a step that needs what the job does not name.
 pub(super) fn lacking(summary: &str) -> Found {
-    Found::note(summary)
+    Found::idle(summary)
 }
 
 /// Said where there is no golden.
@@ -123,6 +123,10 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     }
     if let (Some(remark), Verdict::Pass) = (golden.as_ref().and_then(Golden::unstated), out.verdict) {
         out.verdict = Verdict::Note;
+        out.summary = format!("{}; {remark}", out.summary);
+    }
+    for remark in bound.remarks() {
+        out.verdict = if out.verdict == Verdict::Fail { Verdict::Fail } else { Verdict::Note };
         out.summary = format!("{}; {remark}", out.summary);
     }
     for t in tables::tables(&found, device.name()) {

@@ -203,14 +203,14 @@ pub(super) fn training(
     let mut found = match &curve {
         None => {
             let summary = format!("{trained}; there is no curve of PyTorch's to compare with");
-            Found::note(summary)
+            Found::idle(summary)
         }
-        Some(_) if !whole => Found::note(format!(
+        Some(_) if !whole => Found::idle(format!(
             "{trained}; the log does not have the run's first steps, so that they cannot be compared with PyTorch's"
         )),
         Some(c) if !apart.is_empty() => {
             series.push(line("PyTorch, another run", &c.loss));
-            Found::note(format!(
+            Found::idle(format!(
                 "{trained}; PyTorch's curve is of another run and proves nothing about this one: {}. To compare, record \
                  this job's run (`record` with `data=`, in tools/README.md)",
                 apart.join("; ")

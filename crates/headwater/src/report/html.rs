@@ -23,9 +23,12 @@ pub fn page(r: &Report, refresh: Option<u64>) -> String {
         escape(&r.title)
     );
     let (class, word) = match (r.passed(), refresh) {
-        (false, _) => ("fail", "a step failed"),
-        (true, Some(_)) => ("note", "running"),
-        (true, None) => ("pass", "no step failed"),
+        (false, _) if r.sections.len() == 1 => ("fail", "failed".to_string()),
+        (true, None) if r.sections.len() == 1 => ("pass", "complete".to_string()),
+        (false, _) => ("fail", r.conclusion()),
+        (true, Some(_)) => ("note", "running".to_string()),
+        (true, None) if r.sections.iter().any(|s| s.idle) => ("note", r.conclusion()),
+        (true, None) => ("pass", r.conclusion()),
     };
     let _ = write!(s, "<header><h1>{}</h1><p class=\"badge {class}\">{word}</p></header>", escape(&r.title));
     s.push_str("<dl class=\"facts\">");

@@ -8,6 +8,7 @@ pub mod html;
 pub mod live;
 pub mod scores;
 pub mod text;
+pub mod wrap;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -159,6 +160,8 @@ pub struct Section {
     pub title: String,
     /// Its verdict.
     pub verdict: Verdict,
+    /// True of a note if nothing was compared, so that the step proved nothing.
+    pub idle: bool,
     /// The findings in a sentence or two.
     pub summary: String,
     /// The advice where something failed.
@@ -207,9 +210,31 @@ impl Report {
         json!({
             "title": self.title,
             "passed": self.passed(),
+            "conclusion": self.conclusion(),
+            "proved_nothing": self.keys(|s| s.idle),
             "facts": facts,
             "steps": Map::from_iter(steps),
         })
+    }
+
+    /// Keys of the steps that `of` says yes to.
+    fn keys(&self, of: impl Fn(&Section) -> bool) -> Vec<&'static str> {
+        self.sections.iter().filter(|s| of(s)).map(|s| s.key).collect()
+    }
+
+    /// All verdicts in a line: `5 passed, 3 proved nothing: forward, gradients, training`.
+    pub fn conclusion(&self) -> String {
+        let passed = self.keys(|s| s.verdict == Verdict::Pass).len();
+        let others = [
+            ("FAILED", self.keys(|s| s.verdict == Verdict::Fail)),
+            ("proved nothing", self.keys(|s| s.idle)),
+            ("with a note", self.keys(|s| s.verdict == Verdict::Note && !s.idle)),
+        ];
+        let said = others.iter().filter(|(_, keys)| !keys.is_empty()).map(|(word, keys)| {
+            let keys: Vec<String> = keys.iter().map(|k| k.replace('_', " ")).collect();
+            format!("; {} {word}: {}", keys.len(), keys.join(", "))
+        });
+        format!("{passed} passed{}", said.collect::<String>())
     }
 
     /// True if no step failed.

@@ -96,6 +96,13 @@ pub fn number(x: f64) -> String {
     }
 }
 
+/// The first error code in a message, such as `HW-R003`.
+pub fn code(message: &str) -> Option<String> {
+    let (before, after) = message.split_once("HW-")?;
+    let digits = after.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(after.len());
+    (!before.ends_with(|c: char| c.is_ascii_alphanumeric())).then(|| format!("HW-{}", &after[..digits]))
+}
+
 /// A word as a shell reads it back: in quotes where it would take it apart.
 pub fn word(w: &str) -> String {
     let plain = !w.is_empty() && w.chars().all(|c| c.is_alphanumeric() || "-_./=:,+%@".contains(c));

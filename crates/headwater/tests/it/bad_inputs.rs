@@ -427,11 +427,11 @@ fn samples(place: &Place, all: &mut Vec<Bad>) {
     };
     case("without_images", &["images", "[data.names]"], &|f| drop(f.tensors.remove("images")));
     case("without_labels", &["labels", "[data.names]"], &|f| drop(f.tensors.remove("labels")));
-    case("in_f64", &["images", "convert"], &|f| {
-        f.tensors.insert("images".into(), images.cast(DType::F64));
+    case("in_f64", &["images", "0.1 in sample 1", "--cast round", "astype(\"float32\")"], &|f| {
+        f.tensors.insert("images".into(), set(&images.cast(DType::F64), 64, 0.1));
     });
-    case("labels_in_float", &["labels", "convert"], &|f| {
-        f.tensors.insert("labels".into(), labels.cast(DType::F32));
+    case("labels_in_float", &["labels", "2.5 in sample 9"], &|f| {
+        f.tensors.insert("labels".into(), set(&labels.cast(DType::F32), 9, 2.5));
     });
     case("scalar", &["labels", "scalar"], &|f| {
         f.tensors.insert("labels".into(), Tensor::full(&TensorType::new(DType::I64, [0usize; 0]), 1.0));
@@ -486,22 +486,22 @@ fn lines(place: &Place, all: &mut Vec<Bad>) {
         run(&["--steps", "-1"], 2, &["-1", "--help"]),
         run(&["--steps", "1", "--epochs", "1"], 2, &["--epochs", "--steps"]),
         run(&["--steps", "1", "--lr", "nan"], 2, &["--lr", "finite"]),
-        run(&["--steps", "1", "--lr", "-1"], 1, &["`lr`", "HW-R004"]),
-        run(&["--steps", "1", "--optimizer", "sdg"], 1, &["sdg", "`sgd`"]),
-        run(&["--steps", "1", "--schedule", "cosin"], 1, &["cosin", "`cosine`"]),
-        run(&["--steps", "1", "--decay", "some"], 1, &["some", "`all`"]),
-        run(&["--steps", "1", "--metric", "f2"], 1, &["f2", "`accuracy`"]),
+        run(&["--steps", "1", "--lr", "-1"], 2, &["`lr`", "HW-R004"]),
+        run(&["--steps", "1", "--optimizer", "sdg"], 2, &["sdg", "did you mean sgd?"]),
+        run(&["--steps", "1", "--schedule", "cosin"], 2, &["cosin", "did you mean cosine?"]),
+        run(&["--steps", "1", "--decay", "some"], 2, &["some", "matrices, all or none"]),
+        run(&["--steps", "1", "--metric", "f2"], 2, &["f2", "accuracy", "did you mean f1?"]),
         run(&["--steps", "1", "--dim", "batch"], 1, &["batch", "name=value"]),
         run(&["--steps", "1", "--dim", "nosuch=3"], 1, &["nosuch", "HW-I"]),
         run(&["--steps", "1", "--threads", "0"], 2, &["--threads", "1..=1024"]),
         run(&["--steps", "1", "--device", "tpu"], 2, &["tpu", "cpu"]),
         run(&["--steps", "1", "--device", "cpu:0"], 2, &["cpu", "qualifier"]),
-        run(&["--steps", "1", "--resume"], 1, &["checkpoint.dir", "HW-R004"]),
+        run(&["--steps", "1", "--resume"], 2, &["checkpoint.dir", "HW-R004"]),
         run(&["--steps", "1", "--resume", "--out", &place.path("tpyo")], 1, &["tpyo", "do not resume"]),
-        run(&["--steps", "1", "--keep-best"], 1, &["eval.keep_best", "data.eval"]),
-        run(&["--steps", "1", "--eval", &train, "--metric", "r2"], 1, &["eval.metric", "labels are classes"]),
-        run(&["--steps", "1", "--eval", &train, "--metric", "perplexity"], 1, &["eval.metric", "no tokens"]),
-        run(&["--steps", "1", "--patience", "0"], 1, &["eval.patience", "HW-R004"]),
+        run(&["--steps", "1", "--keep-best"], 2, &["eval.keep_best", "data.eval"]),
+        run(&["--steps", "1", "--eval", &train, "--metric", "r2"], 2, &["eval.metric", "labels are classes"]),
+        run(&["--steps", "1", "--eval", &train, "--metric", "perplexity"], 2, &["eval.metric", "no tokens"]),
+        run(&["--steps", "1", "--patience", "0"], 2, &["eval.patience", "HW-R004"]),
         bad(&["explain", "HW-X999"], 1, &["HW-X999"]),
         bad(
             &["op", "no_such_operator", "--in", &train, "--out", &place.path("o")],
@@ -520,7 +520,7 @@ fn lines(place: &Place, all: &mut Vec<Bad>) {
         ),
         bad(&["eval", &model, "--data", &train, "--labels", "nosuch"], 1, &["nosuch", "labels"]),
         bad(&["eval", &model, "--data", &train, "--weights", &place.path("nowhere")], 1, &["nowhere"]),
-        bad(&["eval", &model, "--data", &train, "--name", "images"], 1, &["images", "input=tensor"]),
+        bad(&["eval", &model, "--data", &train, "--name", "images"], 2, &["images", "input=column"]),
         bad(
             &["predict", &model, "--data", &train, "--out", &place.path("no/such/folder.npz")],
             1,

@@ -153,6 +153,10 @@ fn what_is_not_named_becomes_a_note() {
         assert_eq!(step(&report, title).verdict, Verdict::Note, "{title}");
     }
     assert!(step(&report, "Training").summary.contains("[train.data]"));
+    assert_eq!(report.conclusion(), "2 passed; 3 proved nothing: forward, gradients, training");
+    assert_eq!(report.results()["proved_nothing"], serde_json::json!(["forward", "gradients", "training"]));
+    let page = headwater::report::html::page(&report, None);
+    assert!(page.contains("badge note\">2 passed; 3 proved nothing"), "the page says so too");
     let report = run(&recorded(2, |job| {
         job.replace("golden = ", "# golden = ")
             .replace("order = ", "# order = ")

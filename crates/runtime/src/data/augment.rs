@@ -74,6 +74,24 @@ impl Augment {
             };
             return refuse(format!("{which}; name those to change"));
         }
+        if config.inputs.is_empty() {
+            // What has the image's height and width is likely its mask, which must be changed with it.
+            let size = |f: &Feed| shape(f).iter().rev().take(2).copied().collect::<Vec<_>>();
+            let image = feeds.iter().find(|f| f.input == inputs[0]).map(size);
+            let alike = |f: &&Feed| f.input != inputs[0] && shape(f).len() >= 2 && Some(size(f)) == image;
+            if let Some(mask) = feeds.iter().find(alike) {
+                let (image, mask) = (&inputs[0], &mask.input);
+                return refuse(format!(
+                    "{mask} has the height and width of {image}: name both, [\"{image}\", \"{mask}\"], if it is a mask, which is changed \
+                     in the same way, or [\"{image}\"] alone"
+                ));
+            }
+        }
+        let known = |input: &String| inputs.contains(input);
+        if let Some(other) = config.fill.keys().find(|input| !known(input)) {
+            let message = format!("{other} is not changed; changed are {}", inputs.join(", "));
+            return Err(Error::config("data.augment.fill", message));
+        }
         let mut size = None;
         for input in &inputs {
             let Some(feed) = feeds.iter().find(|f| f.input == *input) else {
@@ -86,12 +104,26 @@ impl Augment {
             if *size.get_or_insert((*height, *width)) != (*height, *width) {
                 return refuse(format!("images of {input} have another size than those of {}", inputs[0]));
             }
+            let numbers = !feed.dtype.is_float() && columns[feed.column].black().is_none();
+            if config.crop > 0 && numbers && !config.fill.contains_key(input) {
+                let message = format!(
+                    "{input} holds {}: say what a crop fills its border with, as `fill = {{ {input} = 255 }}`; a class that the loss \
+                     ignores, since 0 is a class",
+                    feed.dtype
+                );
+                return Err(Error::config("data.augment.fill", message));
+            }
+            if let Some(x) = config.fill.get(input).filter(|x| !fits(**x, feed.dtype)) {
+                let message = format!("{x} is no value of {input}, which holds {}", feed.dtype);
+                return Err(Error::config("data.augment.fill", message));
+            }
         }
         let image = |feed: &Feed| {
             let (true, [.., height, width]) = (inputs.contains(&feed.input), shape(feed)) else {
                 return None;
             };
             let black = columns[feed.column].black().unwrap_or_else(|| vec![0.0]);
+            let black = config.fill.get(&feed.input).map_or(black, |x| vec![*x]);
             let bytes = |x: f64| Tensor::float(DType::F64, [1], vec![x]).cast(feed.dtype).to_bytes();
             let border = black.into_iter().map(bytes).collect();
             Some(Image { height: *height, width: *width, size: feed.dtype.size(), border })
@@ -119,6 +151,15 @@ impl Augment {
         let place = |word: u32| ((word as u64 * places) >> 32) as usize;
         Draw { flip: uniform(flip) < self.flip, at: [place(row), place(column)] }
     }
+}
+
+/// True if a dtype has the value, of floats up to rounding.
+fn fits(x: f64, dtype: DType) -> bool {
+    if dtype.is_float() {
+        return x.is_finite() && x.abs() <= dtype.max_value();
+    }
+    let (low, high) = if dtype == DType::Bool { (0, 1) } else { dtype.int_range() };
+    x.fract() == 0.0 && x >= low as f64 && x <= high as f64
 }
 
 impl Image {

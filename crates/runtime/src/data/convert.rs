@@ -26,6 +26,25 @@ pub(super) fn exact(from: DType, to: DType) -> bool {
     }
 }
 
+/// The first element that `to` does not hold as it is, with its position. NaN stays NaN.
+pub(super) fn lost(from: DType, to: DType, bytes: &[u8]) -> Option<(usize, f64)> {
+    let tensor = Tensor::from_bytes(&TensorType::new(from, [bytes.len() / from.size()]), bytes);
+    let (low, high) = if to == DType::Bool { (0, 1) } else { to.int_range() };
+    let keeps = |x: f64| match to.class() {
+        Class::Float => x.is_nan() || to.round(x) == x,
+        _ => x.fract() == 0.0 && x >= low as f64 && (x as i128) <= high as i128,
+    };
+    let integer = |x: i64| match to.class() {
+        // Beyond 2⁵³ the way through f64 rounds already.
+        Class::Float => (x as f64) as i128 == x as i128 && keeps(x as f64),
+        _ => (low..=high).contains(&x),
+    };
+    match from.class() {
+        Class::Float => tensor.floats().iter().copied().enumerate().find(|(_, x)| !keeps(*x)),
+        _ => tensor.ints().iter().enumerate().find(|(_, x)| !integer(**x)).map(|(i, x)| (i, *x as f64)),
+    }
+}
+
 /// Appends elements to `out`, converted. Bools become 0 or 1 whatever byte is stored.
 pub(crate) fn append(from: DType, to: DType, bytes: &[u8], out: &mut Vec<u8>) {
     if from == to && from != DType::Bool {
@@ -44,6 +63,25 @@ pub(crate) fn append(from: DType, to: DType, bytes: &[u8], out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_that_do_not_fit_are_found() {
+        let of = |t: Tensor, to| lost(t.dtype(), to, &t.to_bytes());
+        let floats = |v: &[f64]| Tensor::float(DType::F64, [v.len()], v.to_vec());
+        let ints = |v: &[i64]| Tensor::int(DType::I64, [v.len()], v.to_vec());
+        assert_eq!(of(floats(&[0.5, f64::NAN, f64::INFINITY, -3.0]), DType::F32), None);
+        assert_eq!(of(floats(&[0.5, 0.1, 0.2]), DType::F32), Some((1, 0.1)));
+        assert_eq!(of(floats(&[1.0, -0.0, 7.5]), DType::I64), Some((2, 7.5)));
+        assert!(of(floats(&[f64::NAN]), DType::I64).is_some());
+        assert!(of(floats(&[9.3e18]), DType::I64).is_some());
+        assert_eq!(of(floats(&[0.0, 1.0]), DType::Bool), None);
+        assert_eq!(of(ints(&[0, 1, 1 << 24]), DType::F32), None);
+        assert!(of(ints(&[(1 << 24) + 1]), DType::F32).is_some());
+        assert!(of(ints(&[i64::MAX]), DType::F32).is_some());
+        assert_eq!(of(ints(&[1 << 62]), DType::F32), None);
+        assert_eq!(of(ints(&[0, 2]), DType::Bool), Some((1, 2.0)));
+        assert_eq!(of(ints(&[127, 128]), DType::I8), Some((1, 128.0)));
+    }
 
     #[test]
     fn exactly_the_conversions_that_keep_every_value() {

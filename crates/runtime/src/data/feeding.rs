@@ -101,7 +101,7 @@ impl Feeding {
             let cuts = Arc::new(vec![Cut { bound: 0, shapes, feeds }]);
             Feeding { data, batch: cuts[0].shapes.batch, samples, cuts, buckets: None, augment: None }
         };
-        let refused = match loader::feeds(inputs(), &data, names) {
+        let refused = match loader::feeds(inputs(), &data, names, settings.cast) {
             Ok((feeds, _, samples)) => return Ok(one(data, feeds, shapes, samples)),
             Err(refused) => refused,
         };
@@ -117,7 +117,7 @@ impl Feeding {
             (Err(e), _) => return Err(e),
         };
         let inputs = || inputs.iter().map(|(n, t)| (n.as_str(), t));
-        let (feeds, _, samples) = loader::feeds(inputs(), &data, names)?;
+        let (feeds, _, samples) = loader::feeds(inputs(), &data, names, settings.cast)?;
         Ok(one(data, feeds, Shapes::of(inputs()), samples))
     }
 
@@ -165,8 +165,8 @@ impl Feeding {
                 inputs => inputs?,
             };
             let inputs = || inputs.iter().map(|(n, t)| (n.as_str(), t));
-            let (feeds, _, count) =
-                loader::cut_feeds(inputs(), &data, &settings.names, &|c| varies(c).then_some(bound))?;
+            let cut = |c: &str| varies(c).then_some(bound);
+            let (feeds, _, count) = loader::cut_feeds(inputs(), &data, &settings.names, settings.cast, &cut)?;
             samples = count;
             cuts.push(Cut { bound, shapes: Shapes::of(inputs()), feeds });
         }

@@ -111,7 +111,7 @@ impl Images {
         let refuse = |m: String| Error::data(&file, m);
         let text = std::fs::read_to_string(&file).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => {
-                Error::data(folder, format!("is a folder without {FILE} (`channels`, `height`, `width`) or text.toml (`tokenizer`, `length`), of which a data set has one"))
+                Error::data(folder, format!("is a folder without {FILE} (`channels`, `height`, `width`), text.toml (`tokenizer`, `length`) or table.toml (tables; it may be empty), of which a data set has one (docs/data.md)"))
             }
             _ => Error::io(&file)(e),
         })?;

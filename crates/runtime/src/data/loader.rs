@@ -1,8 +1,8 @@
 //! Batches made ahead on a thread: gathers rows, converts them, and hands over the bytes a program is fed.
 
-use super::{Dataset, Feeding, Sampler, convert, sample};
+use super::{Cast, Dataset, Feeding, Sampler, convert, sample};
 use crate::error::{Error, Result};
-use headwater_core::{DType, TensorType};
+use headwater_core::{DType, Shape, TensorType};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
@@ -30,14 +30,15 @@ pub struct Feed {
 /// the inputs, the batch size and the number of samples.
 ///
 /// # Errors
-/// `Feed`, naming the input: without a tensor of its name, of another shape, of a dtype that would lose
-/// something, or disagreeing with the others on the number of samples.
+/// `Feed`, naming the input: without a tensor of its name, of another shape, of values that its dtype does not hold
+/// (unless `cast` rounds them), or disagreeing with the others on the number of samples.
 pub fn feeds<'a>(
     inputs: impl Iterator<Item = (&'a str, &'a TensorType)>,
     data: &Dataset,
     names: &BTreeMap<String, String>,
+    cast: Cast,
 ) -> Result<(Vec<Feed>, usize, usize)> {
-    cut_feeds(inputs, data, names, &|_| None)
+    cut_feeds(inputs, data, names, cast, &|_| None)
 }
 
 /// As [`feeds`]; of a sample of a column the model may take the first part of the length `cut`.
@@ -45,6 +46,7 @@ pub(super) fn cut_feeds<'a>(
     inputs: impl Iterator<Item = (&'a str, &'a TensorType)>,
     data: &Dataset,
     names: &BTreeMap<String, String>,
+    cast: Cast,
     cut: &dyn Fn(&str) -> Option<usize>,
 ) -> Result<(Vec<Feed>, usize, usize)> {
     let file = data.path().display();
@@ -65,7 +67,7 @@ pub(super) fn cut_feeds<'a>(
             };
             let have = have.join(", ");
             let advice =
-                format!("if it is called otherwise there, set `{input} = \"...\"` below [data.names]");
+                format!("if it is called otherwise there, say --name {input}=COLUMN, or set `{input} = \"...\"` below [data.names]");
             refuse(format!("input {input} has no tensor {name} in {file}, which has: {have}{more}; {advice}"))
         })?;
         let have = &data.columns()[column].ty;
@@ -73,20 +75,38 @@ pub(super) fn cut_feeds<'a>(
             .ok_or_else(|| refuse(format!("input {input} is a scalar, which cannot be fed from samples")))?;
         let (have_samples, have_shape) =
             sample(have).ok_or_else(|| refuse(format!("{name} in {file} is a scalar, not samples")))?;
+        let ones = |s: &Shape| s.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
         let part = want.first().is_some_and(|w| Some(*w) == cut(name) && have_shape.first() > Some(w))
             && want.rank() == have_shape.rank()
             && want[1..] == have_shape[1..];
         if have_shape != want && !part {
+            let advice = match (ones(&have_shape) == ones(&want), have_shape.rank() > want.rank()) {
+                (true, true) => ": squeeze the dimension of 1, as in x.squeeze(-1)",
+                (true, false) => ": add the dimension of 1, as in x[:, None]",
+                (false, _) => "",
+            };
             return Err(refuse(format!(
-                "input {input} takes samples of {want}, {name} in {file} has {have_shape}"
+                "input {input} takes samples of {want}, {name} in {file} has {have_shape}{advice}"
             )));
         }
         if !convert::exact(have.dtype, ty.dtype) {
-            let (from, to) = (have.dtype, ty.dtype);
-            let advice = "convert the data beforehand";
-            return Err(refuse(format!(
-                "input {input} is {to}; {name} in {file} is {from}, which would lose values: {advice}"
-            )));
+            let rounds = cast == Cast::Round && ty.dtype.is_float();
+            let lost = if rounds { None } else { data.lost(column, ty.dtype)? };
+            if let Some((sample, value)) = lost {
+                let (from, to) = (have.dtype, ty.dtype);
+                let advice = match to.is_float() {
+                    true => format!(
+                        "round them with `cast = \"round\"` below [data] (--cast round), or write {to}, as in pandas \
+                         df[\"{name}\"].astype(\"{}\")",
+                        numpy(to)
+                    ),
+                    false => "they are no values of it: does another input take them?".to_string(),
+                };
+                return Err(refuse(format!(
+                    "input {input} is {to}; {name} in {file} is {from}, and not all of its values fit; {value} in sample \
+                     {sample} does not: {advice}"
+                )));
+            }
         }
         if *batch.get_or_insert(want_batch) != want_batch {
             return Err(refuse(format!(
@@ -107,6 +127,15 @@ pub(super) fn cut_feeds<'a>(
     match (batch, samples) {
         (Some(batch), Some(samples)) => Ok((feeds, batch, samples)),
         _ => Err(refuse("the model takes no input: there is nothing to feed".into())),
+    }
+}
+
+/// A dtype as NumPy and pandas call it.
+fn numpy(dtype: DType) -> String {
+    match dtype {
+        DType::F16 => "float16".into(),
+        DType::F64 => "float64".into(),
+        _ => "float32".into(),
     }
 }
 

@@ -24,16 +24,17 @@ pub(crate) use loader::gather;
 pub use loader::{Batch, Feed, Loader, feeds};
 pub use map::Mapped;
 pub use order::{LastBatch, Order, Sampler};
-pub use settings::{AugmentConfig, Auto, Buckets, DataConfig};
+pub use settings::{AugmentConfig, Auto, Buckets, Cast, DataConfig};
 pub use shards::files;
 
 use crate::error::{Error, Result};
 use headwater_core::{DType, Shape, TensorType};
 use images::Images;
 use shards::Shards;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Place of a column's bytes.
 #[derive(Clone, Debug)]
@@ -136,7 +137,15 @@ pub struct Dataset {
     others: Vec<(String, String)>,
     /// Lengths of samples that were filled up.
     lengths: Option<Lengths>,
+    /// By column and dtype, a value of the column that the dtype does not hold, as far as it was asked for.
+    lost: Arc<Mutex<BTreeMap<(usize, DType), Option<Lost>>>>,
 }
+
+/// The first value that a dtype does not hold, with its sample.
+type Lost = (usize, f64);
+
+/// Samples that are looked through at a time.
+const LOOK: usize = 4096;
 
 impl Dataset {
     /// Opens a file by its ending: `.safetensors`, `.npz` or `.npy` (one tensor, called after the file); or a
@@ -206,6 +215,7 @@ impl Dataset {
             places: None,
             others: Vec::new(),
             lengths: None,
+            lost: Arc::default(),
         }
     }
 
@@ -235,6 +245,33 @@ impl Dataset {
             columns: all[0].columns.clone(),
         });
         Ok(Dataset { columns: shards::join(paths, &sets)?, files, others, lengths, ..Dataset::empty(path) })
+    }
+
+    /// The first value of a column that a dtype does not hold as it is. Samples are read once, up to it.
+    fn lost(&self, column: usize, to: DType) -> Result<Option<Lost>> {
+        let known = |map: &Mutex<BTreeMap<(usize, DType), Option<Lost>>>| {
+            map.lock().ok().and_then(|map| map.get(&(column, to)).copied())
+        };
+        if let Some(lost) = known(&self.lost) {
+            return Ok(lost);
+        }
+        let ty = &self.columns[column].ty;
+        let samples = ty.shape.first().copied().unwrap_or(0);
+        let (mut found, mut bytes): (Option<Lost>, Vec<u8>) = (None, Vec::new());
+        for begin in (0..samples).step_by(LOOK) {
+            bytes.clear();
+            let end = samples.min(begin + LOOK);
+            (begin..end).try_for_each(|s| self.columns[column].append(s, ty.dtype, &mut bytes))?;
+            let each = ty.shape[1..].iter().product::<usize>().max(1);
+            found = convert::lost(ty.dtype, to, &bytes).map(|(at, value)| (begin + at / each, value));
+            if found.is_some() {
+                break;
+            }
+        }
+        if let Ok(mut map) = self.lost.lock() {
+            map.insert((column, to), found);
+        }
+        Ok(found)
     }
 
     /// The contents of a column that is no tensor.

@@ -29,8 +29,22 @@ pub struct DataConfig {
     pub buckets: Option<Buckets>,
     /// Column of integers with the length of each sample, for buckets. Default: those of a `text.toml` or `table.toml`.
     pub lengths: Option<String>,
+    /// Values of another dtype than the model's input: `exact` takes those that it can hold as they are, and refuses others by
+    /// name; `round` rounds numbers to the nearest that a floating-point input holds, as `astype` does.
+    pub cast: Cast,
     /// Random changes of the training images.
     pub augment: AugmentConfig,
+}
+
+/// Treatment of values of another dtype than the model's input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cast {
+    /// Values must fit as they are.
+    #[default]
+    Exact,
+    /// Numbers are rounded to the nearest that a floating-point input holds.
+    Round,
 }
 
 /// Random changes of images, in training alone. They follow from the seed, the epoch and the sample's number: the same for
@@ -47,6 +61,9 @@ pub struct AugmentConfig {
     /// Pixels of black added around an image, before a random part of the old size is cut out: `RandomCrop(size,
     /// padding=crop)`. Black is 0 where the images are tensors.
     pub crop: usize,
+    /// Value around an input's image in place of black, by the input's name: `fill = { mask = 255 }`. Inputs of integers, such
+    /// as masks of classes, need one: what the loss ignores.
+    pub fill: BTreeMap<String, f64>,
 }
 
 impl AugmentConfig {

@@ -252,7 +252,8 @@ impl Scorer {
                 }
             }
             None => s.notes.push(
-                "nothing but the loss is measured: no output fits an input with the truth; name it with --labels, in                  settings with `eval.labels`"
+                "nothing but the loss is measured: no output fits an input with the truth; name it with --labels, in \
+                 settings with `eval.labels`"
                     .into(),
             ),
         }

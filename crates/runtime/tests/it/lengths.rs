@@ -273,7 +273,7 @@ fn images_beside_sequences_are_changed_and_those_that_are_cut_are_refused() {
     let feeding = |inputs: &[(&str, &[usize])], change: &str| {
         let exported: Vec<(String, TensorType)> =
             inputs.iter().map(|(n, s)| (n.to_string(), TensorType::new(DType::F32, s.to_vec()))).collect();
-        let flip = AugmentConfig { inputs: vec![change.into()], flip: 1.0, crop: 0 };
+        let flip = AugmentConfig { inputs: vec![change.into()], flip: 1.0, ..AugmentConfig::default() };
         Feeding::new(data.clone(), &settings, &exported, Some(1), &types)?.augmented(&flip, 7)
     };
     // Rows of three, each turned round: of an image of one size, and of as many frames as the bucket has.

@@ -8,7 +8,6 @@ use super::format::{Field, Format};
 use super::parquet::Parquet;
 use crate::error::{Error, Result};
 use headwater_core::{DType, TensorType};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -198,5 +197,5 @@ impl Leaf {
 
 /// The result of `f`; a panic of the decoder, which a damaged file can cause, is a message.
 fn unless_panic<T>(f: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(f)).map_err(|_| "is damaged: its decoder stopped at it".into())
+    crate::quiet::unless_panic(f).ok_or_else(|| "is damaged: its decoder stopped at it".into())
 }

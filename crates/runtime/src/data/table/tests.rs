@@ -94,7 +94,9 @@ fn columns_are_tensors_whose_rows_are_read_in_any_order() {
 
     // A column that is no tensor is named with its kind where it is asked for.
     let ty = TensorType::new(DType::F32, [1]);
-    let refused = feeds([("text", &ty)].into_iter(), &data, &Default::default()).unwrap_err().to_string();
+    let refused = feeds([("text", &ty)].into_iter(), &data, &Default::default(), Default::default())
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("text in") && refused.contains("holds strings"), "{refused}");
 
     // Several files are one data set.

@@ -4,10 +4,7 @@
 use super::{Sample, TextSettings, Token, pattern};
 use crate::error::{Error, Result};
 use serde_json::Value;
-use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
-use std::sync::Once;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenizers::{Encoding, Tokenizer, TruncationParams};
 
 /// Bytes of the largest tokenizer that is read.
@@ -241,25 +238,9 @@ fn first_word(text: &str) -> Option<u32> {
     Some(((bits >> 4) as u32).swap_bytes())
 }
 
-/// Calls of the library that run now: panics of theirs are not printed.
-static QUIET: AtomicUsize = AtomicUsize::new(0);
-
-/// The result of `f`; a panic of the `tokenizers` library, which some tokenizers cause, is a message. It may come from a
-/// thread of the library, so that all threads keep silent meanwhile.
+/// The result of `f`; a panic of the `tokenizers` library, which some tokenizers cause, is a message.
 pub(super) fn unless_panic<T>(f: impl FnOnce() -> T) -> Result<T, String> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let before = take_hook();
-        set_hook(Box::new(move |panic| {
-            if QUIET.load(Ordering::SeqCst) == 0 {
-                before(panic);
-            }
-        }));
-    });
-    QUIET.fetch_add(1, Ordering::SeqCst);
-    let done = catch_unwind(AssertUnwindSafe(f));
-    QUIET.fetch_sub(1, Ordering::SeqCst);
-    done.map_err(|_| {
+    crate::quiet::unless_panic(f).ok_or_else(|| {
         "is no usable tokenizer: the `tokenizers` library stopped at it; save it again with the version of Hugging Face's \
          transformers that made it"
             .into()
