@@ -41,6 +41,35 @@ def inputs(module, tensors, names=None):
     return found
 
 
+def fits(tensor, dtype):
+    """True of the elements that `dtype` holds as they are, as `crates/runtime/src/data/convert.rs` has it. NaN stays NaN."""
+    if dtype == tensor.dtype:
+        return torch.ones_like(tensor, dtype=torch.bool)
+    if dtype.is_floating_point:
+        rounded = tensor.to(dtype)
+        if tensor.is_floating_point():
+            return (rounded.to(torch.float64) == tensor.to(torch.float64)) | tensor.isnan()
+        # 2^63 itself is no int64, and would come back as the largest.
+        return (rounded.to(torch.int64) == tensor.to(torch.int64)) & (rounded < 2.0**63)
+    low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    inside = (tensor >= low) & ((tensor < 2.0**63) if dtype == torch.int64 and tensor.is_floating_point() else (tensor <= high))
+    return inside & (tensor == tensor.trunc()) if tensor.is_floating_point() else inside
+
+
+def converted(tensor, dtype, name, round=False):
+    """The samples in the dtype that the module takes. Raises ValueError for values that it does not hold, as Headwater's trainer
+    does, unless they are to be rounded."""
+    if not (round and dtype.is_floating_point) and not (kept := fits(tensor, dtype)).all():
+        at = int((~kept).flatten().nonzero()[0])
+        value, sample = tensor.flatten()[at].item(), at // max(1, tensor[0].numel())
+        way = f"write {dtype} or say cast=\"round\"" if dtype.is_floating_point else "they are no values of it"
+        raise ValueError(
+            f"the module takes {name} as {dtype}, the data has {tensor.dtype}, and not all of its values fit; {value} in sample {sample} "
+            f"does not: {way}"
+        )
+    return tensor.to(dtype)
+
+
 def permutation(n, seed, epoch):
     """The order of an epoch: Durstenfeld's shuffle (1964) by SplitMix64 (Steele, Lea and Flood 2014) with Lemire's bounded
     numbers (2019), as `crates/runtime/src/data/order.rs` has it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch._subclasses import fake_impls
 from torch.export.graph_signature import OutputKind
+from torch.utils import _pytree as pytree
 
 from . import foresight
 from .training import WRAPPER, loss_of
@@ -32,6 +33,7 @@ def export(module, args, path, dynamic_shapes=None, decompose=False, compress=Fa
     Warns (`ExportWarning`) of evaluation mode, of what the archive will lack (hooks, autograd functions, reentrant checkpointing,
     no_grad when decomposed), of inputs that nothing reads and of equal ones.
     """
+    args = apart(args)
     fake_impls.op_implementations_dict[torch.ops.aten._ctc_loss.Tensor] = fake_ctc_loss
     try:
         with foresight.watching(module) as notes:
@@ -54,6 +56,19 @@ def export(module, args, path, dynamic_shapes=None, decompose=False, compress=Fa
     if compress:
         deflate_graph(path)
     return program
+
+
+def apart(args):
+    """The arguments, of which no two are one tensor: torch.export makes one input of such, which the archive reads for both."""
+    seen = set()
+
+    def own(leaf):
+        if not torch.is_tensor(leaf) or id(leaf) not in seen:
+            seen.add(id(leaf))
+            return leaf
+        return leaf.clone()
+
+    return pytree.tree_map(own, tuple(args))
 
 
 ADVICE = {

@@ -1,8 +1,10 @@
 """Writes golden files: what PyTorch computes with an exported model, for others to be compared with."""
 
 import hashlib
+import inspect
 import json
 import os
+import warnings
 from pathlib import Path
 
 import torch
@@ -11,7 +13,7 @@ from safetensors.torch import save as serialize
 from torch.utils import _pytree as pytree
 
 from . import data as samples
-from .agreement import agree
+from .agreement import ExportWarning, agree
 from .training import AdamW, loss_of, train
 from .truth import ATEN, LiftedGraph, by_definition, evaluate
 
@@ -21,7 +23,7 @@ EMPTY = (ATEN.empty, ATEN.empty_like, ATEN.new_empty, ATEN.empty_strided, ATEN.n
 
 def record(
     module, args, path, steps=0, intermediates="modules", optimizer=None, batches=None, seed=0, extra=None, program=None,
-    data=None, eval=None, batch=None, epochs=None, names=None, sequential=False, curve_steps=None,
+    data=None, eval=None, batch=None, epochs=None, names=None, sequential=False, curve_steps=None, cast="exact",
 ):  # fmt: skip
     """Records the golden `<name>.golden.safetensors` of the archive `<name>.pt2` beside it.
 
@@ -33,8 +35,10 @@ def record(
         Headwater will train it: `steps` or `epochs`, batches of `batch` samples (default: as many as `args` have) in the order
         of `seed` (or the file's, if `sequential`), with `optimizer`, which names its schedule too. `names` maps an input to a
         tensor that the file calls differently. `headwater migrate --new` takes all of this over.
-    eval: a file of held-out samples; loss and accuracy on them at the end of the run are recorded too.
+    eval: a file of held-out samples; loss and accuracy on them at the end of the run are recorded too. A run of which `curve_steps`
+        records the beginning has no end: a warning says so.
     curve_steps: so many steps are recorded of a longer run; 100 are compared.
+    cast: "exact" refuses values that the dtype of an input does not hold; "round" rounds them, here and in the job.
     steps, without `data`: so many optimizer steps, each on `args`, or on `batches`, a sequence of argument tuples, of which
         each step takes as many as `optimizer` accumulates.
 
@@ -91,8 +95,16 @@ def record(
         metadata["transformers"] = transformers.__version__
     run = None
     if data is not None:
-        run = Run(module, args, path, data, eval, batch, steps, epochs, seed, names, sequential, optimizer.accumulate)
+        run = Run(module, args, path, data, eval, batch, steps, epochs, seed, names, sequential, optimizer.accumulate, cast)
+        run.fits(program)
         batches, metadata = run.batches(curve_steps), metadata | run.metadata(optimizer)
+        if run.eval and run.count < run.steps:
+            warnings.warn(
+                f"eval= is not recorded: it is measured at the run's end, and curve_steps={run.count} of {run.steps} steps end before. Leave "
+                "curve_steps out, or take the comparison of the loss curve alone",
+                ExportWarning,
+                stacklevel=2,
+            )
     elif batches is None:
         batches = [args] * (steps * optimizer.accumulate)
     if len(batches):
@@ -134,9 +146,12 @@ def certify(module, args, path):
 class Run:
     """The training run of a job, on a data file."""
 
-    def __init__(self, module, args, path, file, eval, batch, steps, epochs, seed, names, sequential, accumulate):
+    def __init__(self, module, args, path, file, eval, batch, steps, epochs, seed, names, sequential, accumulate, cast="exact"):
         if bool(steps) == bool(epochs):
             raise ValueError("give the length of the run, either steps or epochs")
+        if cast not in ("exact", "round"):
+            raise ValueError(f"cast is 'exact' or 'round', not {cast!r}")
+        self.cast = cast
         self.path, self.file, self.eval, self.names = path, Path(file), eval and Path(eval), names or {}
         self.module, self.dtypes = module, [a.dtype for a in pytree.tree_leaves(tuple(args)) if torch.is_tensor(a)]
         self.samples = self.read(self.file)
@@ -147,9 +162,22 @@ class Run:
         self.seed, self.sequential, self.accumulate = seed, sequential, accumulate
 
     def read(self, file):
-        """The inputs' samples in the dtypes that the module takes: files may hold narrower ones."""
+        """The inputs' samples in the dtypes that the module takes: files may hold others whose values fit."""
         found = samples.inputs(self.module, samples.load(file), self.names)
-        return [t.to(d) for t, d in zip(found, self.dtypes, strict=True)]
+        names = [p.name for p in inspect.signature(self.module.forward).parameters.values()]
+        dtypes = zip(found, self.dtypes, names, strict=False)
+        return [samples.converted(t, d, n, self.cast == "round") for t, d, n in dtypes]
+
+    def fits(self, program):
+        """Raises ValueError for a batch that the archive does not take, which Headwater would refuse."""
+        users = set(program.graph_signature.user_inputs)
+        values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder" and n.name in users]
+        fixed = next((v.shape[0] for v in values if torch.is_tensor(v) and v.ndim and isinstance(v.shape[0], int)), self.batch)
+        if fixed != self.batch:
+            raise ValueError(
+                f"the archive takes batches of {fixed}, as it was exported, and not of {self.batch}: record with batch={fixed}, or export "
+                'with a dynamic batch, dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1)}, ...}'
+            )
 
     def batches(self, count):
         """Arguments of each batch of all steps, of the first `count` steps alone if that is not None."""
@@ -166,6 +194,7 @@ class Run:
         files |= {"eval": self.relative(self.eval)} if self.eval else {}
         files |= {"sequential": True} if self.sequential else {}
         files |= {"names": self.names} if self.names else {}
+        files |= {"cast": self.cast} if self.cast != "exact" else {}
         settings = {**self.given, "batch": self.batch, "seed": self.seed, **optimizer.settings(), "data": files}
         hashed = hashlib.sha256(self.file.read_bytes()).hexdigest()
         return {"train": json.dumps(settings), "data": self.file.name, "data_sha256": hashed}

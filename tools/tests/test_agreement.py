@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from headwater_tools import export, record
+from headwater_tools import export, exporter, record
 from headwater_tools.agreement import ExportWarning, ModuleDiffers
 from safetensors import safe_open
 from torch import nn
@@ -400,8 +400,11 @@ class Pair(nn.Module):
         return (x * self.w * y).sum()
 
 
-def test_one_tensor_given_twice(tmp_path):
+def test_one_tensor_given_twice(tmp_path, monkeypatch):
     x = torch.tensor([1.0, 5.0, 2.0])
+    assert taken(Pair(), (x, x), tmp_path)[0]["agrees"]  # `export` makes two of them
+    # An archive that torch.export wrote itself.
+    monkeypatch.setattr(exporter, "apart", tuple)
     with pytest.raises(ModuleDiffers, match="inputs 0 and 1 were the same tensor"):
         taken(Pair(), (x, x), tmp_path)
     assert taken(Pair(), (x, x.clone()), tmp_path)[0]["agrees"]  # equal, but two
@@ -649,7 +652,7 @@ def test_export_warns_of_modes_and_inputs(tmp_path):
     x, y = torch.tensor([1.0, 5.0, 2.0]), torch.tensor([3.0, 2.0, 1.0])
     assert warned(Pair(), (x, y), tmp_path) == []
     one = warned(Pair(), (x, x), tmp_path)
-    assert "nothing reads the input `x`" in one[0] and "are one tensor" in one[1] and len(one) == 2
+    assert "`x` and `y` are equal" in one[0] and len(one) == 1
     assert "`x` and `y` are equal" in warned(Pair(), (x, x.clone()), tmp_path)[0]
 
     class Unread(Pair):

@@ -167,8 +167,8 @@ def test_a_run_on_data_is_recorded_as_a_job_repeats_it(tmp_path):
 
     module, x, y = Classifier().train(), torch.randn(11, 4), torch.randint(3, (11,))
     save({"x": x, "target": y}, tmp_path / "d.safetensors", {})
-    args = x[:2], y[:2]
-    export(module, args, tmp_path / "m.pt2")
+    args, rows = (x[:2], y[:2]), {0: torch.export.Dim("batch", min=1)}
+    export(module, args, tmp_path / "m.pt2", dynamic_shapes={"x": rows, "y": rows})
     settings = Optimizer("SGD", lr=0.5, momentum=0.9, schedule={"name": "step", "every": 3}, decay="none")
     golden = tmp_path / "m.golden.safetensors"
     record(
@@ -188,6 +188,82 @@ def test_a_run_on_data_is_recorded_as_a_job_repeats_it(tmp_path):
     assert all(len(set(epoch.tolist())) == 8 for epoch in order.view(3, 8))
     by_hand = train(module, [(x[i], y[i]) for i in order], settings)
     assert losses.tolist() == by_hand.loss
+
+
+class Linear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x, labels):
+        logits = self.linear(x)
+        return F.cross_entropy(logits, labels), logits
+
+
+def linear(tmp_path, dynamic=True, **data):
+    torch.manual_seed(0)
+    module, args = Linear().train(), (torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
+    shapes = {"x": {0: torch.export.Dim("batch", min=1)}, "labels": {0: torch.export.Dim("batch", min=1)}} if dynamic else None
+    export(module, args, tmp_path / "m.pt2", dynamic_shapes=shapes)
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.randn(12, 3), "labels": torch.randint(0, 2, (12,))} | data, tmp_path / "d.safetensors")
+    return lambda **how: record(module, args, tmp_path / "m.golden.safetensors", data=tmp_path / "d.safetensors", **how)
+
+
+def test_data_that_the_trainer_refuses_is_refused(tmp_path):
+    wide = torch.full((12, 3), 0.1, dtype=torch.float64)
+    run = linear(tmp_path, x=wide)
+    with pytest.raises(ValueError, match=r"takes x as torch.float32, .* 0.1 in sample 0 does not: .*cast=\"round\""):
+        run(steps=2)
+    run(steps=2, cast="round")
+    with safe_open(tmp_path / "m.golden.safetensors", "pt") as golden:
+        assert json.loads(golden.metadata()["train"])["data"]["cast"] == "round"
+    linear(tmp_path, x=wide.round())(steps=2)  # values that fit
+    with pytest.raises(ValueError, match="0.5 in sample 3 does not: they are no values"):
+        linear(tmp_path, labels=torch.tensor([0, 1, 1, 0.5] * 3))(steps=2)
+    with pytest.raises(ValueError, match="takes batches of 4, .* not of 6"):
+        linear(tmp_path, dynamic=False)(steps=2, batch=6)
+    linear(tmp_path, dynamic=False)(steps=2)
+
+
+def test_an_evaluation_that_never_runs_is_said(tmp_path):
+    run = linear(tmp_path)
+    with pytest.warns(UserWarning, match="eval= is not recorded.* curve_steps=2 of 4"):
+        run(steps=4, curve_steps=2, eval=tmp_path / "d.safetensors")
+    run(steps=4, eval=tmp_path / "d.safetensors")
+    with safe_open(tmp_path / "m.golden.safetensors", "pt") as golden:
+        assert "curve.eval_loss" in golden.keys()
+
+
+def test_one_tensor_for_two_inputs_stays_two_inputs(tmp_path):
+    ids = torch.tensor([1, 3, 2])
+
+    class Embedded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(5, 5)
+
+        def forward(self, input_ids, labels):
+            return F.cross_entropy(self.table(input_ids), labels)
+
+    module = Embedded().train()
+    program = export(module, (ids, ids), tmp_path / "m.pt2")
+    assert [n.name for n in program.graph.nodes if n.op == "placeholder" and n.users][1:] == ["input_ids", "labels"]
+
+
+def test_values_that_fit_are_those_of_the_rust_side():
+    from headwater_tools.data import fits
+
+    def of(values, source, to):
+        return fits(torch.tensor(values, dtype=source), to).tolist()
+
+    f32, f64, i64 = torch.float32, torch.float64, torch.int64
+    assert of([0.5, float("nan"), float("inf"), 0.1], f64, f32) == [True, True, True, False]
+    assert of([1.0, -0.0, 7.5, float("nan"), 9.3e18], f64, i64) == [True, True, False, False, False]
+    assert of([1 << 24, (1 << 24) + 1, 2**63 - 1, 1 << 62], i64, f32) == [True, False, False, True]
+    assert of([0, 1, 2], i64, torch.bool) == [True, True, False]
+    assert of([127, 128], i64, torch.int8) == [True, False]
 
 
 def test_groups_and_accumulation_are_those_of_torch(tmp_path):
