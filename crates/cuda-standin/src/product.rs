@@ -1,7 +1,7 @@
 //! Matrix products as cuBLASLt's interface states them, in f64 and rounded once. The workspace is NaN before
 //! and after.
 
-use crate::world::World;
+use crate::memory::Memory;
 use headwater_core::DType;
 
 /// A matrix, column by column.
@@ -13,6 +13,15 @@ pub struct Layout {
     pub pitch: i64,
     pub batch: i32,
     pub step: i64,
+}
+
+/// The device memory that a product reads and writes.
+pub trait Reach {
+    /// The memory that holds a range.
+    fn memory(&mut self, address: u64, bytes: usize) -> Option<&mut Memory>;
+
+    /// True if what is read must have been written.
+    fn checked(&self) -> bool;
 }
 
 /// `d = op(a) · op(b) + bias`.
@@ -83,10 +92,10 @@ impl Product {
     ///
     /// # Errors
     /// A finding.
-    pub fn run(&self, world: &mut World) -> Result<(), String> {
+    pub fn run(&self, world: &mut impl Reach) -> Result<(), String> {
         let kind = dtype(self.d.kind).ok_or("a product of an unknown type")?;
         let size = kind.size();
-        let checked = world.checked;
+        let checked = world.checked();
         let (rows, columns) = (self.d.rows, self.d.columns);
         let terms = if self.turned[0] { self.a.rows } else { self.a.columns };
         for (name, layout, at, written) in [
@@ -148,12 +157,12 @@ impl Product {
         self.poison(world)
     }
 
-    fn poison(&self, world: &mut World) -> Result<(), String> {
+    fn poison(&self, world: &mut impl Reach) -> Result<(), String> {
         let (start, bytes) = self.workspace;
         if bytes == 0 {
             return Ok(());
         }
-        let checked = world.checked;
+        let checked = world.checked();
         let memory = world.memory(start, bytes).ok_or("cublasLtMatmul: the workspace leaves its memory")?;
         if checked {
             // A part of it is enough to find who reads it.

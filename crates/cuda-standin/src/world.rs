@@ -5,7 +5,7 @@
 
 use crate::machine::{Entry, Machine};
 use crate::memory::Memory;
-use crate::product::Product;
+use crate::product::{Product, Reach};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -323,11 +323,6 @@ impl World {
         true
     }
 
-    /// The memory that holds a range.
-    pub fn memory(&mut self, address: u64, bytes: usize) -> Option<&mut Memory> {
-        self.memories.range_mut(..=address).next_back().map(|(_, m)| m).filter(|m| m.holds(address, bytes))
-    }
-
     fn work(&mut self, work: Work) -> Result<(), (Status, String)> {
         let outside = |what: &str| (ILLEGAL_ADDRESS, format!("{what} outside of memory"));
         match work {
@@ -371,5 +366,15 @@ impl World {
             Work::Record { .. } | Work::Wait { .. } => {}
         }
         Ok(())
+    }
+}
+
+impl Reach for World {
+    fn memory(&mut self, address: u64, bytes: usize) -> Option<&mut Memory> {
+        self.memories.range_mut(..=address).next_back().map(|(_, m)| m).filter(|m| m.holds(address, bytes))
+    }
+
+    fn checked(&self) -> bool {
+        self.checked
     }
 }

@@ -1,6 +1,6 @@
 //! Kernels before they are compiled: text of our own, or a product by the vendor's library.
 
-use crate::lower::Product;
+use headwater_core::DType;
 use headwater_launch::{Parameter, ParameterKind, Program};
 use std::fmt::Write;
 
@@ -42,6 +42,43 @@ pub enum Work {
     },
     /// A matrix product by cuBLASLt.
     Product(Product),
+}
+
+/// A batch of products `d = a · b + bias`, row-major, of one dtype. Sums are in f32, or in f64 for f64.
+/// Arguments of its launch are a, b, the bias if there is one, d, and the workspace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Product {
+    /// Type of all operands.
+    pub dtype: DType,
+    /// Rows of `d`.
+    pub m: usize,
+    /// Columns of `d`.
+    pub n: usize,
+    /// Terms of a sum.
+    pub k: usize,
+    /// Number of products.
+    pub batch: usize,
+    /// Left operand.
+    pub a: Matrix,
+    /// Right operand.
+    pub b: Matrix,
+    /// Result.
+    pub d: Matrix,
+    /// True if a bias of `n` elements is added to every row.
+    pub bias: bool,
+    /// Bytes that the addresses of all matrices are multiples of, at most 16.
+    pub alignment: u32,
+}
+
+/// A matrix in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Matrix {
+    /// True if its columns are contiguous, not its rows.
+    pub transposed: bool,
+    /// Elements from a row to the next, or from a column to the next where it is transposed.
+    pub pitch: usize,
+    /// Elements from a matrix to the next; 0 where all are the same.
+    pub step: usize,
 }
 
 impl CudaProgram {

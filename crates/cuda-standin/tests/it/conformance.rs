@@ -142,7 +142,7 @@ fn run(seed: u64, dtypes: &[DType], chosen: impl Fn(&OpDef, &str) -> bool) -> Fo
         }
     }
     drop(gpu);
-    assert_eq!(machine.live(), [0; 6], "handles are left");
+    assert_eq!(machine.live(), [0; 6], "handles are left; wrong: {:?}", found.wrong);
     found
 }
 

@@ -9,7 +9,7 @@ mod embedding;
 mod product;
 mod rows;
 
-pub use product::{Matrix, Product, WORKSPACE};
+pub use product::WORKSPACE;
 pub(crate) use rows::WHOLE;
 pub use rows::rows;
 

@@ -2,53 +2,16 @@
 //! aᵀ` there.
 
 use super::rows::{rows, span};
-use crate::program::{CudaProgram, Param, Work};
+use crate::program::{CudaProgram, Matrix, Param, Product, Work};
 use headwater_core::ops::{OpCx, linear};
 use headwater_core::plan::{Step, TensorView};
 use headwater_core::row::RowProgram;
-use headwater_core::{DType, Layout, Shape};
+use headwater_core::{Layout, Shape};
 use headwater_launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use std::sync::Arc;
 
 /// Bytes of workspace that a product is given.
 pub const WORKSPACE: u64 = 32 << 20;
-
-/// A batch of products `d = a · b + bias`, row-major, of one dtype. Sums are in f32, or in f64 for f64.
-/// Arguments of its launch are a, b, the bias if there is one, d, and the workspace.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Product {
-    /// Type of all operands.
-    pub dtype: DType,
-    /// Rows of `d`.
-    pub m: usize,
-    /// Columns of `d`.
-    pub n: usize,
-    /// Terms of a sum.
-    pub k: usize,
-    /// Number of products.
-    pub batch: usize,
-    /// Left operand.
-    pub a: Matrix,
-    /// Right operand.
-    pub b: Matrix,
-    /// Result.
-    pub d: Matrix,
-    /// True if a bias of `n` elements is added to every row.
-    pub bias: bool,
-    /// Bytes that the addresses of all matrices are multiples of, at most 16.
-    pub alignment: u32,
-}
-
-/// A matrix in memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Matrix {
-    /// True if its columns are contiguous, not its rows.
-    pub transposed: bool,
-    /// Elements from a row to the next, or from a column to the next where it is transposed.
-    pub pitch: usize,
-    /// Elements from a matrix to the next; 0 where all are the same.
-    pub step: usize,
-}
 
 /// An operand: its view as `[batch..., rows, columns]`, and its address.
 #[derive(Clone)]

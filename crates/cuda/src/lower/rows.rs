@@ -18,6 +18,7 @@ mod reduce;
 use super::axes::{Axis, axes, offset};
 use crate::program::{CudaProgram, Param, Work};
 use crate::text::{Classes, constant, indented, load, memory, store, value};
+use headwater_core::Layout;
 use headwater_core::plan::TensorView;
 use headwater_core::row::{Instr, RowProgram};
 use headwater_launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
@@ -55,6 +56,11 @@ struct Writer<'a> {
 /// # Errors
 /// Programs that have no kernel, with the reason.
 pub fn rows(op: &str, p: &RowProgram, views: &[&TensorView]) -> Result<Lowered<CudaProgram>, Refusal> {
+    // A kernel's operand begins at its first element.
+    let reversed = |l: &Layout| l.strides.iter().zip(l.shape.iter()).any(|(&s, &n)| s < 0 && n > 1);
+    if views.iter().any(|v| reversed(&v.layout)) {
+        return Err(Refusal::new("an operand with negative strides"));
+    }
     let of = p.classes().map_err(Refusal)?;
     let classes = Classes { of, wide: p.computes_in_f64() };
     let (outer, inner) = axes(p, views);
