@@ -282,7 +282,8 @@ mod tests {
                 assert_eq!(all[0], whole(lanes), "{ranks} ranks, {lanes} lanes");
             }
         }
-        assert_eq!(parts_by_rank(8, 3), [2, 2, 2]);
+        // Ranges 0..2, 2..5 and 5..8: only the first is a half of a half.
+        assert_eq!(parts_by_rank(8, 3), [1, 2, 2]);
         assert_eq!(parts_by_rank(8, 4), [1, 1, 1, 1]);
     }
 

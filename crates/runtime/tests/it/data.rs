@@ -80,7 +80,7 @@ fn batches_are_gathered_converted_and_read_ahead() {
 
     // Data that do not fit are refused, naming the input.
     for (input, ty, why) in [
-        ("y", TensorType::new(DType::Bool, [2]), "2 in sample 2 does not"),
+        ("y", TensorType::new(DType::Bool, [2]), "4 in sample 0 does not"),
         ("y", TensorType::new(DType::I64, [2, 3]), "samples of [3]"),
         ("z", TensorType::new(DType::I64, [2]), "has no tensor z"),
         ("y", TensorType::new(DType::I64, [0usize; 0]), "scalar"),
