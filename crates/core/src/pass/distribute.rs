@@ -1,4 +1,4 @@
-//! Pointwise operators over concatenations, computed part by part; the concatenation moves behind them.
+//! Pointwise operators over concatenations, computed part by part; the concatenation moves after them.
 //!
 //! `rotate_half(x) · sin + x · cos` of rotary embeddings is `cat(−x₂, x₁) · sin + x · cos`. It becomes
 //! `cat(−x₂ · sin₁ + x₁ · cos₁, x₁ · sin₂ + x₂ · cos₂)`: each part is a chain that fuses, both are one row
@@ -10,7 +10,7 @@
 
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
-use crate::graph::{Builder, Graph, Node, ValueId};
+use crate::graph::{Builder, Graph, Node, Phase, ValueId};
 use crate::ops::movement::cat::CAT;
 use crate::ops::view::slice::{Range, SLICE};
 use crate::ops::view::unsqueeze::UNSQUEEZE;
@@ -35,7 +35,7 @@ struct Cut {
     len: usize,
 }
 
-/// Moves concatenations behind the pointwise operators that read them, and slices ahead of those whose results
+/// Moves concatenations after the pointwise operators that read them, and slices ahead of those whose results
 /// are read slice by slice. Order, names and roles of inputs and outputs are kept.
 ///
 /// # Errors
@@ -124,12 +124,12 @@ struct Distribution<'a> {
     alias: Vec<ValueId>,
     /// Concatenations of a few tensors: where each part begins.
     parts: HashMap<ValueId, Vec<(Cut, ValueId)>>,
-    /// Those of them whose users are all pointwise, over as many elements.
+    /// Concatenations whose users are all pointwise, over as many elements: they move after these.
     moves: HashSet<ValueId>,
-    /// Slices by what they are cut from.
-    cuts: HashMap<(ValueId, Cut), ValueId>,
-    /// Parts with a further dimension, by its place.
-    seen: HashMap<(ValueId, usize), ValueId>,
+    /// Parts of values, and the phase in which each is computed.
+    cuts: HashMap<(ValueId, Cut), (ValueId, Phase)>,
+    /// Parts with a further dimension, by its place, and their phases.
+    seen: HashMap<(ValueId, usize), (ValueId, Phase)>,
 }
 
 impl Distribution<'_> {
@@ -164,7 +164,7 @@ impl Distribution<'_> {
         Ok(())
     }
 
-    /// Remembers the parts of a concatenation, and whether it moves behind its users.
+    /// Remembers the parts of a concatenation, and whether it moves after its users.
     fn keep(&mut self, out: ValueId, parts: Vec<(Cut, ValueId)>) {
         let users = &self.uses.users[out.0 as usize];
         let maker = self.uses.maker[out.0 as usize];
@@ -235,7 +235,7 @@ impl Distribution<'_> {
             return Ok(());
         };
         let cut = Cut { back: self.b.ty(from).shape.rank() - range.dim, start: range.start, len: range.len };
-        let known = self.cuts.get(&(from, cut)).copied();
+        let known = self.known(from, cut);
         let found = match known {
             None if self.sliced_only(at) => self.ahead(from, cut, CHAIN)?,
             known => known,
@@ -243,7 +243,7 @@ impl Distribution<'_> {
         match found.filter(|_| !self.uses.is_output[out.0 as usize]) {
             Some(v) => self.alias[out.0 as usize] = v,
             None => {
-                self.cuts.insert((from, cut), out);
+                self.cuts.insert((from, cut), (out, self.b.phase));
                 self.b.graph_mut().nodes.push(node);
             }
         }
@@ -300,6 +300,12 @@ impl Distribution<'_> {
         operands.map(|v| v.map(|v| self.part(v, cut, chain)).transpose()).collect()
     }
 
+    /// A part that was made before, in this phase or an earlier one: a later one's does not exist yet where the
+    /// step is run in halves.
+    fn known(&self, v: ValueId, cut: Cut) -> Option<ValueId> {
+        self.cuts.get(&(v, cut)).filter(|(_, phase)| *phase <= self.b.phase).map(|(part, _)| *part)
+    }
+
     /// A part of a value, or the value if it is broadcast along that dimension.
     fn part(&mut self, v: ValueId, cut: Cut, chain: usize) -> Result<ValueId> {
         let ty = self.b.ty(v);
@@ -307,7 +313,7 @@ impl Distribution<'_> {
         if cut.back > rank || ty.shape[rank - cut.back] == 1 {
             return Ok(v);
         }
-        if let Some(&known) = self.cuts.get(&(v, cut)) {
+        if let Some(known) = self.known(v, cut) {
             return Ok(known);
         }
         if let Some((_, part)) = self.parts.get(&v).and_then(|parts| parts.iter().find(|p| p.0 == cut)) {
@@ -325,7 +331,7 @@ impl Distribution<'_> {
         let range =
             Attrs::new().with("dim", dim).with("start", cut.start as i64).with("end", end).with("step", 1);
         let slice = self.b.one(&SLICE, &[v], range)?;
-        self.cuts.insert((v, cut), slice);
+        self.cuts.insert((v, cut), (slice, self.b.phase));
         Ok(slice)
     }
 
@@ -340,11 +346,11 @@ impl Distribution<'_> {
         let dim = OpCx { inputs: vec![], attrs: &node.attrs }.dim("dim", rank)?;
         let found = self.parts.get(&from).and_then(|parts| parts.iter().find(|p| p.0 == cut));
         let Some(&(_, part)) = found.filter(|_| dim < rank - cut.back) else { return Ok(None) };
-        let seen = match self.seen.get(&(part, dim)) {
-            Some(&seen) => seen,
-            None => self.b.one(&UNSQUEEZE, &[part], Attrs::new().with("dim", dim as i64))?,
-        };
-        self.seen.insert((part, dim), seen);
+        if let Some(&(seen, _)) = self.seen.get(&(part, dim)).filter(|(_, phase)| *phase <= self.b.phase) {
+            return Ok(Some(seen));
+        }
+        let seen = self.b.one(&UNSQUEEZE, &[part], Attrs::new().with("dim", dim as i64))?;
+        self.seen.insert((part, dim), (seen, self.b.phase));
         Ok(Some(seen))
     }
 
@@ -364,7 +370,7 @@ impl Distribution<'_> {
         let origin = std::mem::replace(&mut self.b.origin, node.origin);
         let part = self.b.apply(node.op, &operands, node.attrs)?[0];
         self.b.origin = origin;
-        self.cuts.insert((v, cut), part);
+        self.cuts.insert((v, cut), (part, self.b.phase));
         Ok(Some(part))
     }
 }
