@@ -20,7 +20,7 @@ pub fn compiler() -> Option<&'static str> {
     FOUND.get_or_init(find).as_deref()
 }
 
-/// What the stand-in lacks on this machine, if anything: tests that need it are skipped with this reason.
+/// The reason why the stand-in does not work on this machine, if there is one: tests that need it are skipped with this reason.
 pub fn missing() -> Option<&'static str> {
     match () {
         () if !cfg!(all(target_arch = "x86_64", target_os = "linux")) => {

@@ -49,7 +49,7 @@ pub struct Entry {
     pub extents: Vec<(u64, bool)>,
 }
 
-/// What runs a launch.
+/// The function that runs a launch.
 pub struct Machine {
     pub table: Table,
     fibers: Vec<Fiber>,

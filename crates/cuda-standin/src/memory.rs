@@ -14,7 +14,7 @@ pub struct Access {
     pub generation: u32,
     pub block: u32,
     pub thread: u16,
-    /// Of reads that nothing orders: 1 within a warp, 2 within a block, 3 beyond.
+    /// The scope of reads that nothing orders: 1 within a warp, 2 within a block, 3 beyond.
     pub spread: u16,
 }
 

@@ -1,4 +1,4 @@
-//! All that the stand-in holds, behind one lock.
+//! The state of the stand-in, under one lock.
 //!
 //! Work waits in its stream until something waits for it, or until a number drawn by the seed has some of it
 //! done earlier. Streams are ordered by events alone.
@@ -119,7 +119,7 @@ pub fn world() -> Held {
 }
 
 impl World {
-    /// Notes a call, and fails if that was asked for, or if the context has failed.
+    /// Notes a call, and fails if a failure was planted there, or if the context has failed.
     pub fn call(&mut self, name: &str, needs_context: bool) -> Result<(), Status> {
         *self.calls.entry(name.into()).or_default() += 1;
         if let Some((left, status)) = self.injected.get_mut(name) {

@@ -105,7 +105,7 @@ impl Kernels {
         all
     }
 
-    /// Those that are text, with their numbers.
+    /// The programs that are text, with their numbers.
     fn texts(&self) -> impl Iterator<Item = (usize, &Arc<CudaProgram>)> {
         let own = |(_, p): &(usize, &Arc<CudaProgram>)| matches!(p.work, Work::Text { .. });
         self.distinct.programs().iter().enumerate().filter(own)

@@ -1,7 +1,7 @@
 //! Streams, events and copies of the contract.
 //!
 //! Errors in data come from steps on the host and from kernels that check indices: their reports are copied
-//! behind the launch and read by the next call that waits. The stream keeps the first error and drops work
+//! after the launch and read by the next call that waits. The stream keeps the first error and drops work
 //! until it is reported. Failures of the device are kept by the context and come again by themselves.
 
 use crate::host::{self, Context, DeviceMemory, PinnedMemory};
@@ -61,7 +61,7 @@ impl CudaStream {
         lock(&self.error).get_or_insert(error);
     }
 
-    /// Copies a kernel's report behind its launch.
+    /// Copies a kernel's report after its launch.
     pub fn watch(&self, faults: &DeviceMemory, at: usize, fault: IndexFault) -> Result<()> {
         let mut pinned = self.pinned(fault.bytes)?;
         self.stream.read(faults, at, &mut pinned, fault.bytes)?;

@@ -60,7 +60,7 @@ struct State {
     /// Parts of exchanges that are over, by ticket.
     done: HashMap<u64, Vec<Vec<u8>>>,
     next: u64,
-    /// What this rank does, which part of it, and since when.
+    /// The phase of this rank, its step, and the time when it began.
     doing: (String, String),
     since: Option<Instant>,
     /// Why this rank ends, and whether the others have been told.
@@ -80,7 +80,7 @@ impl Shared {
     }
 }
 
-/// What is known when the ranks have met.
+/// The world, as known when the ranks have met.
 struct Met {
     rank: usize,
     identities: Vec<Identity>,
@@ -248,7 +248,7 @@ struct Communication {
     shared: Arc<Shared>,
     commands: Receiver<Command>,
     rank: usize,
-    /// Of exchanges, and of heartbeats.
+    /// Communicators of exchanges, and of heartbeats.
     data: Communicator,
     control: Communicator,
     /// By rank; `None` at this rank's own place.
@@ -565,7 +565,7 @@ impl Communication {
             if line.sending.as_mut().is_some_and(busy) {
                 continue;
             }
-            // What cannot be sent is not heard: the other side notices.
+            // A heartbeat that cannot be sent is not received: the other side notices.
             line.sending =
                 if line.peer.left { None } else { self.mpi.send(self.control, other, word.to_bytes()).ok() };
         }

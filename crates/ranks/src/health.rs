@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Bytes of a message between the ranks' communication threads.
 pub(crate) const MESSAGE: usize = 1024;
 
-/// What a rank says to another.
+/// A heartbeat of a rank to another.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Word {
     /// It lives: exchanges that it has begun, seconds for which it has been at what it does, and that.
@@ -121,7 +121,7 @@ pub(crate) struct Peer {
     pub near: bool,
     /// When it was heard last.
     pub heard: Instant,
-    /// What it did then.
+    /// Its phase at that time.
     pub doing: String,
     /// Seconds for which it had done so.
     seconds: f32,
@@ -150,7 +150,7 @@ impl Peer {
         }
     }
 
-    /// What is wrong with it, if anything: it is dead, or has not been heard for `silent`; or it lives, and
+    /// The fault of a rank, if it has one: it is dead, or has not been heard for `silent`; or it lives, and
     /// others have waited for it for `stalled`. `waiting`: exchanges that this rank has begun, and for how
     /// long it has waited for the last.
     pub fn fault(

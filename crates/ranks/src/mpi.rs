@@ -124,13 +124,13 @@ impl Request {
         Request { handle: 0, over: false, given, room, _numbers: numbers }
     }
 
-    /// What was received.
+    /// The received bytes.
     pub fn take(mut self) -> Vec<u8> {
         assert!(self.over, "the memory of an exchange that goes on");
         std::mem::take(&mut self.room)
     }
 
-    /// What was received, to look at.
+    /// The received bytes, borrowed.
     pub fn received(&self) -> &[u8] {
         assert!(self.over, "the memory of an exchange that goes on");
         &self.room
@@ -486,7 +486,7 @@ impl Mpi {
             return Ok(true);
         }
         let mut over = 0;
-        // SAFETY: the handle is of a request that is not over; no status is asked for.
+        // SAFETY: the handle is of a request that is not over; no status is requested.
         let code = unsafe {
             (self.functions.test)(&mut request.handle, &mut over, self.constants.status_ignore as Out)
         };

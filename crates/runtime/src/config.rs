@@ -147,7 +147,7 @@ pub struct RanksConfig {
     /// The library that carries bytes between ranks: `mpi`, or `auto` for the one that belongs to the launcher. With `mpi`,
     /// a run that no launcher has started is refused.
     pub engine: EngineChoice,
-    /// How gradients are added up over the ranks: `tree`, in an order that does not depend on their number.
+    /// Sums of gradients over the ranks: `tree`, in an order that does not depend on their number.
     pub reduce: Reduce,
     /// Seconds without a heartbeat after which another rank is taken for gone.
     pub silent: f64,
@@ -166,7 +166,7 @@ pub enum EngineChoice {
     Mpi,
 }
 
-/// How gradients are added up over the ranks.
+/// Order of the sums of gradients over the ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reduce {

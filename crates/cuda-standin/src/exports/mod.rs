@@ -5,7 +5,7 @@ mod cublaslt;
 mod driver;
 mod nvrtc;
 
-/// An exported function: notes its call, fails where that was asked for, and gives the status of its body.
+/// An exported function: notes its call, fails where a failure was planted, and gives the status of its body.
 macro_rules! export {
     ($($context:literal fn $name:ident($world:ident $(, $arg:ident: $ty:ty)*) $body:block)*) => { $(
         #[unsafe(no_mangle)]

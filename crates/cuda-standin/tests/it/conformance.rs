@@ -42,7 +42,7 @@ const ALWAYS: &[&str] = &[
 /// One in so many of the other cases is in every run, by the digest of its name.
 const PART: u64 = 24;
 
-/// What came of the cases.
+/// Results of the cases.
 #[derive(Default)]
 struct Found {
     ran: usize,
@@ -52,7 +52,7 @@ struct Found {
     rows: usize,
     same: usize,
     apart: Vec<String>,
-    /// Of the others, those whose functions are written once for both devices.
+    /// Cases with other bits although their functions have one definition for both devices.
     unexpected: Vec<String>,
 }
 

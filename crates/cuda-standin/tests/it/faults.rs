@@ -1,4 +1,4 @@
-//! Failures of the libraries: each is an error that names its call, and leaves no handle behind.
+//! Failures of the libraries: each is an error that names its call, and leaks no handle.
 
 use crate::common::{device, machine, skipped};
 use headwater_core::device::{Content, Device};
@@ -9,7 +9,7 @@ use headwater_cuda::host::Installation;
 use headwater_cuda::host::context::Settings;
 use headwater_cuda::host::table::{CublasLt, Driver, Nvrtc};
 
-/// A product and a row program behind it.
+/// A product, then a row program.
 fn work(gpu: &Cuda) -> headwater_core::Result<Vec<Tensor>> {
     let registry = Registry::standard();
     let mut b = Builder::new();

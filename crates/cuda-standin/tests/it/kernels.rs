@@ -58,7 +58,7 @@ fn planted_faults_are_found() {
         ("hw_st((u32*)(hw_a.p[1] + 2), i, 1u);", "is no multiple of 4"),
     ] {
         let found = run(&format!("{head}\n{fault}")).unwrap_or_default();
-        // A barrier that others have left behind them is no fault: threads that are over do not count.
+        // Threads that have returned do not count at a barrier.
         match words {
             "" => assert!(found.is_empty() || found.contains("wait"), "{fault}: {found}"),
             _ => assert!(words.split('\n').any(|w| found.contains(w)), "{fault}: {found}"),

@@ -230,7 +230,7 @@ impl Drop for Allocation {
 pub struct DeviceMemory(Arc<Allocation>);
 
 impl DeviceMemory {
-    /// Memory of unknown content. It is a byte larger than asked for, so that none has no address.
+    /// Memory of unknown content. It is a byte larger than requested, so that each has an address.
     ///
     /// # Errors
     /// If there is not enough.
@@ -336,7 +336,7 @@ impl Drop for PinnedMemory {
     }
 }
 
-/// A mark behind work of a stream.
+/// An event after work of a stream.
 #[derive(Debug)]
 pub struct Event {
     context: Arc<Context>,
@@ -462,7 +462,7 @@ impl Stream {
     /// Launches a kernel with a struct of pointers.
     ///
     /// # Errors
-    /// What the driver refuses; with blocking on, what the kernel failed with.
+    /// Refusals of the driver; with blocking on, the failure of the kernel.
     pub fn launch(
         &self,
         function: &Function,
@@ -494,7 +494,7 @@ impl Stream {
         self.launched("cuLaunchKernel", code, site)
     }
 
-    /// Notes a launch, and waits for it where that is asked for.
+    /// Notes a launch, and waits for it with `HEADWATER_CUDA_BLOCKING=1`.
     pub(super) fn launched(&self, call: &'static str, code: i32, site: &Arc<Site>) -> Result<()> {
         self.context.check_at(call, code, Some(site.clone()))?;
         if self.context.settings.blocking {
@@ -573,7 +573,7 @@ impl Stream {
         self.context.check("cuMemsetD8Async", code)
     }
 
-    /// A mark behind all work so far.
+    /// An event after all work so far.
     ///
     /// # Errors
     /// Failures of the driver.

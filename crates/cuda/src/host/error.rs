@@ -57,7 +57,7 @@ pub enum Error {
     /// A file cannot be written or read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Headwater or its caller asked for something wrong.
+    /// An argument of Headwater's or of its caller's that is not valid.
     #[error("{0}")]
     Usage(String),
 }

@@ -220,7 +220,7 @@ impl Ready {
     /// Gives the product to a stream. Addresses are those of its launch's arguments.
     ///
     /// # Errors
-    /// What the library refuses.
+    /// Refusals of the library.
     pub fn give(&self, stream: &Stream, addresses: &[Address], site: &Arc<Site>) -> Result<()> {
         self.products.context.enter()?;
         let (table, bias) = (&self.products.table, usize::from(self.product.bias));

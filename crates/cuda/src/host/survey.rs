@@ -1,4 +1,4 @@
-//! What of the vendor's this machine has, for reports.
+//! The vendor's libraries and GPUs of this machine, for reports.
 
 use super::context::{Context, Settings, count};
 use super::library::{CUBLAS_LT, DRIVER, Installation, NVRTC};

@@ -190,7 +190,7 @@ pub(super) fn backward(cx: &OpCx, step: &Step) -> Result<Lowered<CudaProgram>, R
     lowered.scratch = 4 * array + counts;
     let bytes = n as u64 * 4;
     let of_counts = (blocks << BITS) as u64 * 4;
-    // A row for each key, and one behind the table for indices out of range and those that get no gradient.
+    // A row for each key, and one after the table's last for indices out of range and those that get no gradient.
     let from = memory(index.dtype);
     let body = format!(
         "    const i64 i = hw_block() * {THREADS} + hw_thread();

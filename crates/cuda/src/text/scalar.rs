@@ -42,7 +42,7 @@ pub(crate) fn memory(dtype: DType) -> &'static str {
     }
 }
 
-/// What was read, `raw`, as a register holds it.
+/// The element that was read, `raw`, as a register holds it.
 pub(crate) fn load(dtype: DType, raw: &str, wide: bool) -> String {
     let float = if wide { "double" } else { "float" };
     match dtype {

@@ -189,7 +189,7 @@ impl Value {
         let expected = want.iter().zip(&self.bound.shift).map(|(&x, shift)| finite(x) + shift);
         let least = if c.zero { 1.0 } else { (norm(expected) / c.size).min(1.0) };
         let shared = if overflows { 0.0 } else { SHARE * self.bound.norm.min(c.size) };
-        // Of terms that cancel in f64 nothing is known where the bound is infinite: it is not proved.
+        // A value that cancels in f64 and has an infinite bound is not proved: nothing says that it is wrong.
         let unknown = if overflows && most <= cancelled { cancelled } else { 0.0 };
         let truth = precision.dtype == DType::F64 || from_exact <= shared + EXACT * c.size + unknown;
         c.verdict = match c.within && truth {

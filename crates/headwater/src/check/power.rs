@@ -76,7 +76,7 @@ pub struct Found {
     pub by_device: usize,
     /// Mutations of values that are proved, of two gradients if both are.
     pub proved: usize,
-    /// Those of them that what the device computed shows.
+    /// Mutations that are found by the device's own value.
     pub proved_by_device: usize,
     /// Names of the values whose mutation was not found.
     pub missed: Vec<String>,

@@ -13,7 +13,7 @@ pub(super) const STATUS: u8 = 101;
 /// Error code of a panic.
 const CODE: &str = "HW-P001";
 
-/// What the first panic said.
+/// The message of the first panic.
 static SAID: Mutex<Option<String>> = Mutex::new(None);
 
 /// Lets a panic end in a message with version, command and place.
@@ -27,7 +27,7 @@ pub(super) fn explain() {
     }));
 }
 
-/// The status of `work`; of one that panics, [`STATUS`], after its message as JSON, if that is asked for.
+/// The status of `work`; of one that panics, [`STATUS`], after its message as JSON under `--json`.
 pub(super) fn guarded(json: bool, work: impl FnOnce() -> u8) -> u8 {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         if json {

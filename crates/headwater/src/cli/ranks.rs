@@ -34,7 +34,7 @@ pub(super) fn meet(config: &TrainConfig) -> Result<Option<Arc<Engine>>> {
     Ok(Some(engine))
 }
 
-/// Threads of a rank that was asked for no number: the cores that the launcher has bound it to, or else its
+/// Threads of a rank without `--threads`: the cores that the launcher has bound it to, or else its
 /// share of the machine's.
 pub(super) fn threads(cores: usize) -> usize {
     let listed = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -43,7 +43,7 @@ pub(super) fn threads(cores: usize) -> usize {
     if cores < all { cores } else { (cores / local.max(1)).max(1) }
 }
 
-/// What this machine has for runs of several ranks.
+/// Engines, launcher and ranks of this machine, for `doctor`.
 #[derive(Serialize)]
 pub(super) struct Ranks {
     /// The launcher that has started this process, with the ranks that it has started.

@@ -13,8 +13,8 @@ fn columns(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Breaks a line at spaces so that no part is wider than `width`. Parts after the first stand below the text: behind the
-/// indentation, and behind a first word that is set apart by two spaces.
+/// Breaks a line at spaces so that no part is wider than `width`. Parts after the first stand below the text: after the
+/// indentation, and after a first word that is set apart by two spaces.
 pub fn line(text: &str, width: usize) -> String {
     if columns(text) <= width {
         return text.to_string();
@@ -33,7 +33,7 @@ pub fn line(text: &str, width: usize) -> String {
     format!("{head}{}", parts.join(&below))
 }
 
-/// A text in parts of at most `width`: broken at spaces, else behind `.`, `/`, `,`, `_` or `-`, else anywhere.
+/// A text in parts of at most `width`: broken at spaces, else after `.`, `/`, `,`, `_` or `-`, else anywhere.
 fn parts(text: &str, width: usize) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     let mut rest: Vec<char> = text.chars().collect();

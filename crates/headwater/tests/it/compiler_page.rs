@@ -59,7 +59,7 @@ fn the_page_shows_what_the_compiler_writes() {
         }
     }
     assert!(compared > 10, "only {compared} lines were compared");
-    // Of the table: the nodes and steps that each stage leaves.
+    // The table: the nodes and steps that each stage leaves.
     let report = String::from_utf8(run.stdout).unwrap();
     for stage in ["recognize", "differentiate", "simplify", "distribute", "fuse", "plan"] {
         let row = report.lines().find(|l| l.trim_start().starts_with(stage)).unwrap();

@@ -22,7 +22,7 @@ const OPEN: Mpi = Mpi {
 };
 const MPICH: Mpi = Mpi { command: "mpiexec.mpich", options: &[], library: "libmpich.so.12" };
 
-/// Those that are installed; at least one.
+/// The MPIs that are installed; at least one.
 fn installed() -> Vec<Mpi> {
     let there = |m: &Mpi| Command::new(m.command).arg("--version").output().is_ok();
     let found: Vec<Mpi> = [OPEN, MPICH].into_iter().filter(there).collect();
@@ -218,7 +218,7 @@ fn struck(mpi: &Mpi, signal: &str, out: &Path) -> (String, f64) {
         std::thread::sleep(Duration::from_millis(50));
     }
     let seconds = struck.elapsed().as_secs_f64();
-    // What is left ends here, so that a failure leaves nothing behind.
+    // Processes that still run end here, also after a failed assertion.
     for process in all.iter().filter(|p| alive(**p)) {
         let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
     }

@@ -57,7 +57,7 @@ fn collectives_over_a_transport_have_the_bits_of_the_reference() {
     for ranks in [1, 2, 3, 4, 7] {
         let on = on(DATA, ranks);
         for dtype in [DType::F32, DType::F64] {
-            // Of a sum over lanes, ranks have parts of different lengths.
+            // Ranks have parts of different lengths of a sum over lanes.
             let any = TensorType::new(dtype, [13usize]);
             let whole = TensorType::new(dtype, [2 * ranks, 5]);
             check(&ALL_REDUCE, &on, &any, 1, ranks);

@@ -75,7 +75,7 @@ impl Augment {
             return refuse(format!("{which}; name those to change"));
         }
         if config.inputs.is_empty() {
-            // What has the image's height and width is likely its mask, which must be changed with it.
+            // An input of the image's height and width is likely its mask, which must be changed with it.
             let size = |f: &Feed| shape(f).iter().rev().take(2).copied().collect::<Vec<_>>();
             let image = feeds.iter().find(|f| f.input == inputs[0]).map(size);
             let alike = |f: &&Feed| f.input != inputs[0] && shape(f).len() >= 2 && Some(size(f)) == image;

@@ -137,7 +137,7 @@ pub struct Dataset {
     others: Vec<(String, String)>,
     /// Lengths of samples that were filled up.
     lengths: Option<Lengths>,
-    /// By column and dtype, a value of the column that the dtype does not hold, as far as it was asked for.
+    /// By column and dtype, a value of the column that the dtype does not hold, for those that were requested.
     lost: Arc<Mutex<BTreeMap<(usize, DType), Option<Lost>>>>,
 }
 

@@ -85,7 +85,7 @@ impl World {
         self.transport.leave();
     }
 
-    /// What every rank gives, in their order.
+    /// The numbers that each rank contributes, in their order.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, own: &T) -> Result<Vec<T>> {
         let strange = |rank: usize, e: serde_json::Error| {
             let message = format!("{} has sent something else than was asked: {e}", self.named(rank));
@@ -171,7 +171,7 @@ impl World {
 }
 
 impl Told {
-    /// What all ranks have told, as one. The losses are in the order of the batches, as ranks are.
+    /// The reports of all ranks, as one. The losses are in the order of the batches, as ranks are.
     pub fn together(all: Vec<Told>) -> Told {
         all.into_iter().fold(Told::default(), |mut sum, own| {
             sum.losses.extend(own.losses);

@@ -34,7 +34,7 @@ impl Writer<'_> {
         let tile = if by_rows { THREADS / WARP } else { each };
         let groups = if by_rows { 1 } else { cols.div_ceil(THREADS) };
         let size = |w: &Self, reg: usize| if w.classes.ty(reg) == "float" { 4 } else { 8 };
-        // Partial sums lie one array behind the other, aligned.
+        // Partial sums are adjacent arrays, aligned.
         let (mut starts, mut scratch) = (Vec::new(), 0u64);
         for &(_, reg) in &sums {
             starts.push(scratch);
