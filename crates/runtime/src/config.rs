@@ -12,7 +12,7 @@ use crate::score::TOP_K;
 use crate::session::{Moments, Sparse, Training};
 use headwater_core::graph::NodeId;
 use headwater_core::pass::instrument::Fault;
-use headwater_core::ranks::Mesh;
+use headwater_core::ranks::{MOST, Mesh};
 use headwater_core::target::Target;
 use headwater_core::train::BucketSize;
 use serde::{Deserialize, Serialize};
@@ -194,6 +194,10 @@ impl RanksConfig {
     }
 
     fn check(&self) -> Result<()> {
+        let lanes = self.lanes();
+        if !(1..=MOST as u32).contains(&lanes) {
+            return Err(Error::config("ranks.lanes", format!("must be 1 to {MOST}, it is {lanes}")));
+        }
         // Heartbeats come each second.
         let times = [("ranks.silent", self.silent, 2.0), ("ranks.stalled", self.stalled, 2.0)];
         match times.into_iter().find(|(_, seconds, least)| !(seconds >= least && seconds.is_finite())) {
@@ -439,7 +443,6 @@ impl TrainConfig {
         }
         zero(Some(self.checkpoint.keep as u64), "checkpoint.keep")?;
         zero(Some(self.accumulate as u64), "accumulate")?;
-        zero(self.ranks.lanes.map(u64::from), "ranks.lanes")?;
         self.ranks.check()?;
         zero(self.batch.map(|b| b as u64), "batch")?;
         if self.data.train.as_os_str().is_empty() {

@@ -15,7 +15,7 @@ operators! {
 use crate::attr::{Attr, Attrs};
 use crate::diagnostic::Result;
 use crate::ops::{Body, Case, Derivative, OpCx, OpDef};
-use crate::ranks::{DATA, halving};
+use crate::ranks::{DATA, MOST, halving};
 use crate::tensor::{Data, Tensor, TensorType};
 use crate::{ensure, fail};
 
@@ -54,7 +54,11 @@ pub fn on(axis: &'static str, ranks: usize) -> Attrs {
 /// Ranks by the attributes, at least one.
 fn size(cx: &OpCx) -> Result<usize> {
     let ranks = cx.size("ranks")?;
-    ensure!(ranks > 0, Attribute, "a collective of no ranks");
+    ensure!(
+        (1..=MOST).contains(&ranks),
+        Attribute,
+        "a collective of {ranks} ranks: 1 to {MOST} are possible"
+    );
     ensure!(cx.opt_str("axis")?.is_some_and(|a| !a.is_empty()), Attribute, "attribute `axis` is missing");
     Ok(ranks)
 }

@@ -3,7 +3,7 @@
 use super::{NO_GRADIENT, size, worlds};
 use crate::ensure;
 use crate::ops::{Body, Cost, OpDef, Precision};
-use crate::ranks::{joining, parts_by_rank};
+use crate::ranks::{MOST, joining, parts_by_rank};
 use crate::tensor::{Data, Tensor};
 
 /// The sum of `lanes` lanes, the same on all ranks of an axis. Each rank has a contiguous range of lanes
@@ -16,6 +16,7 @@ pub static SUM_LANES: OpDef = OpDef {
     infer: |cx| {
         let (ranks, lanes, given) = (size(cx)?, cx.size("lanes")?, cx.present().count());
         ensure!(ranks <= lanes, Attribute, "{ranks} ranks share {lanes} lanes: one of them would have none");
+        ensure!(lanes <= MOST, Attribute, "{lanes} lanes: at most {MOST} are possible");
         let most = parts_by_rank(lanes, ranks).into_iter().max().unwrap_or(1);
         ensure!(given >= most, Attribute, "{given} sums, a rank may have {most}");
         let first = cx.ty(0)?;
