@@ -8,19 +8,17 @@ use crate::host::products::{Products, Ready};
 use crate::host::table::Driver as DriverTable;
 use crate::host::{self, Compiler, Context, DeviceMemory, Function, Installation, PinnedMemory};
 use crate::lower;
-use crate::memory::{CudaBuffer, memory_of};
 use crate::program::{CudaProgram, Work};
-use crate::stream::CudaStream;
 use crate::target::target;
 use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, Predicted, StepUse, Stream};
-use headwater_core::diagnostic::{Error, Result};
+use headwater_core::diagnostic::Result;
 use headwater_core::fail;
 use headwater_core::graph::Origin;
 use headwater_core::plan::{Plan, Step};
 use headwater_core::target::Target;
 use headwater_launch::{
-    BoundArgument, BoundLaunch, Driver, IndexFault, LibraryStep, Loaded, Lowered, Program, Refusal, Site,
-    Used, survey,
+    BoundArgument, BoundLaunch, Driver, HostBuffer, HostStream, LibraryStep, Loaded, Lowered, Program,
+    Refusal, Site, Used, memory_of, survey,
 };
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -118,13 +116,6 @@ impl Gpu {
             Kernel::Product(ready) => ready.give(stream, &pointers, launch.site),
         }
     }
-
-    /// Copies between host and device, and waits.
-    fn moved(&self, work: impl FnOnce(&host::Stream) -> host::Result<()>) -> Result<()> {
-        let stream = host::Stream::new(&self.context)?;
-        work(&stream)?;
-        Ok(stream.synchronize()?)
-    }
 }
 
 impl Driver for Gpu {
@@ -132,7 +123,7 @@ impl Driver for Gpu {
 
     type Program = CudaProgram;
     type Memory = DeviceMemory;
-    type Stream = CudaStream;
+    type Stream = HostStream<Context>;
     type Kernel = Kernel;
     type Graph = Graph;
     /// Products are launches like others.
@@ -164,9 +155,8 @@ impl Driver for Gpu {
         memory_of(&self.context, buffer)
     }
 
-    fn stream<'a>(&self, stream: &'a dyn Stream) -> Option<&'a CudaStream> {
-        let own = stream.as_any().downcast_ref::<CudaStream>();
-        own.filter(|stream| Arc::ptr_eq(&stream.context, &self.context))
+    fn stream<'a>(&self, stream: &'a dyn Stream) -> Option<&'a HostStream<Context>> {
+        HostStream::of(&self.context, stream)
     }
 
     fn alloc(self: &Arc<Self>, bytes: usize) -> Result<DeviceMemory> {
@@ -205,7 +195,7 @@ impl Driver for Gpu {
         programs.iter().map(kernel).collect()
     }
 
-    fn launch(&self, stream: &CudaStream, launch: &BoundLaunch<Self>) -> Result<()> {
+    fn launch(&self, stream: &HostStream<Context>, launch: &BoundLaunch<Self>) -> Result<()> {
         Ok(self.give(&stream.stream, launch)?)
     }
 
@@ -220,7 +210,7 @@ impl Driver for Gpu {
         Ok(Some(Graph::record(&stream, work)?))
     }
 
-    fn replay(&self, stream: &CudaStream, graph: &Graph) -> Result<bool> {
+    fn replay(&self, stream: &HostStream<Context>, graph: &Graph) -> Result<bool> {
         graph.replay(&stream.stream)?;
         Ok(true)
     }
@@ -235,7 +225,7 @@ impl Driver for Gpu {
 
     fn call(
         &self,
-        _: &CudaStream,
+        _: &HostStream<Context>,
         operator: &Infallible,
         _: &[(&DeviceMemory, usize)],
         (): &(),
@@ -245,27 +235,6 @@ impl Driver for Gpu {
     }
 
     fn tell(&self, _: Used, (): &()) {}
-
-    fn report(&self, stream: &CudaStream, faults: &DeviceMemory, at: usize, fault: IndexFault) -> Result<()> {
-        stream.watch(faults, at, fault)
-    }
-
-    fn hear(&self, stream: &CudaStream) -> Result<()> {
-        stream.hear()
-    }
-
-    fn settle(&self, stream: &CudaStream) -> Result<()> {
-        stream.stream.synchronize()?;
-        stream.hear()
-    }
-
-    fn is_dropping(&self, stream: &CudaStream) -> bool {
-        stream.is_dropping()
-    }
-
-    fn keep(&self, stream: &CudaStream, error: Error) {
-        stream.keep(error);
-    }
 
     fn address(&self, memory: &DeviceMemory) -> u64 {
         memory.address()
@@ -279,8 +248,9 @@ impl Driver for Gpu {
         if data.is_empty() {
             return Ok(());
         }
-        let mut pinned = PinnedMemory::alloc(&self.context, data.len())?;
-        self.moved(|stream| stream.read(from, offset, &mut pinned, data.len()))?;
+        let stream = host::Stream::new(&self.context)?;
+        let pinned = PinnedMemory::alloc(&self.context, data.len())?;
+        let pinned = stream.read(from, offset, pinned, data.len())?.wait()?;
         data.copy_from_slice(&pinned[..data.len()]);
         Ok(())
     }
@@ -291,7 +261,8 @@ impl Driver for Gpu {
         }
         let mut pinned = PinnedMemory::alloc(&self.context, data.len())?;
         pinned[..data.len()].copy_from_slice(data);
-        self.moved(|stream| stream.write(to, offset, &pinned, data.len()))
+        host::Stream::new(&self.context)?.write(to, offset, pinned, data.len())?.wait()?;
+        Ok(())
     }
 }
 
@@ -314,7 +285,7 @@ impl Device for Cuda {
             self.setup.fill(&memory, 0, bytes, value)?;
             self.setup.synchronize()?;
         }
-        Ok(Arc::new(CudaBuffer(memory)))
+        Ok(Arc::new(HostBuffer::<Context>(memory)))
     }
 
     fn free_memory(&self) -> Option<usize> {
@@ -326,7 +297,7 @@ impl Device for Cuda {
     }
 
     fn stream(&self) -> Result<Box<dyn Stream>> {
-        Ok(Box::new(CudaStream::new(&self.gpu.context)?))
+        Ok(Box::new(HostStream::new(&self.gpu.context)?))
     }
 
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>> {

@@ -11,10 +11,8 @@
 mod device;
 pub mod host;
 pub mod lower;
-mod memory;
 pub mod offline;
 pub mod program;
-mod stream;
 mod target;
 pub mod text;
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// A place where launches run.
 pub trait Driver: Send + Sync + 'static {
-    /// Alignment of memory in bytes. Behind the end of a memory, the bytes up to the next multiple and as many more may be
+    /// Alignment of memory in bytes. After the end of a memory, the bytes up to the next multiple and as many more may be
     /// read.
     const ALIGN: usize;
 
@@ -19,7 +19,7 @@ pub trait Driver: Send + Sync + 'static {
     /// Memory of the device; clones share it.
     type Memory: Clone + Send;
     /// Its streams.
-    type Stream: 'static;
+    type Stream: Queue<Self::Memory>;
     /// A kernel that is ready to be launched.
     type Kernel: Send;
     /// Launches that were recorded, to be run again by one call.
@@ -114,37 +114,6 @@ pub trait Driver: Send + Sync + 'static {
     /// Notes the operators that a plan uses, with the bytes of their workspace.
     fn tell(&self, used: Used, workspace: &Self::Workspace);
 
-    /// Has a stream report an [`IndexFault`] that the launch before leaves at byte `at`, once that is known: at once, or with
-    /// the next call that waits.
-    ///
-    /// # Errors
-    /// The fault; the device's failure.
-    fn report(
-        &self,
-        stream: &Self::Stream,
-        faults: &Self::Memory,
-        at: usize,
-        fault: IndexFault,
-    ) -> Result<()>;
-
-    /// Waits for reports of kernels that were launched before, and keeps an error among them.
-    ///
-    /// # Errors
-    /// The device's failure.
-    fn hear(&self, stream: &Self::Stream) -> Result<()>;
-
-    /// Waits for all work of a stream. What is kept by [`Driver::keep`] stays there.
-    ///
-    /// # Errors
-    /// The device's failure.
-    fn settle(&self, stream: &Self::Stream) -> Result<()>;
-
-    /// True while a stream drops work, because of an error that nobody has heard of.
-    fn is_dropping(&self, stream: &Self::Stream) -> bool;
-
-    /// Keeps an error in data until a call that waits.
-    fn keep(&self, stream: &Self::Stream, error: Error);
-
     /// Address of a memory: no other one's while it lives.
     fn address(&self, memory: &Self::Memory) -> u64;
 
@@ -162,6 +131,34 @@ pub trait Driver: Send + Sync + 'static {
     /// # Errors
     /// `Device`
     fn write(&self, to: &Self::Memory, offset: usize, data: &[u8]) -> Result<()>;
+}
+
+/// The errors of a stream: those in data, which steps on the host and kernels that check indices find.
+pub trait Queue<M>: 'static {
+    /// Reports an [`IndexFault`] that the launch before leaves at byte `at` of `faults`, once that is known: at once, or
+    /// with the next call that waits.
+    ///
+    /// # Errors
+    /// The fault; the device's failure.
+    fn report(&self, faults: &M, at: usize, fault: IndexFault) -> Result<()>;
+
+    /// Waits for reports of kernels that were launched before, and keeps the first error among them.
+    ///
+    /// # Errors
+    /// The device's failure.
+    fn hear(&self) -> Result<()>;
+
+    /// Waits for all work of the stream. An error that is kept stays.
+    ///
+    /// # Errors
+    /// The device's failure.
+    fn settle(&self) -> Result<()>;
+
+    /// True while the stream drops work, because of an error that no call has reported.
+    fn is_dropping(&self) -> bool;
+
+    /// Keeps an error in data until a call that waits.
+    fn keep(&self, error: Error);
 }
 
 /// A step by the vendor's library, or the reason why it is not.

@@ -1,5 +1,6 @@
 //! Plans on a device: steps as launches of kernels, the rest on the host.
 
+use crate::driver::Queue;
 use crate::host_step::HostStep;
 use crate::place::{PlacedLaunch, Where, check, operand};
 use crate::{
@@ -177,8 +178,8 @@ impl<D: Driver> Loaded<D> {
         };
         match &step.work {
             Work::Host(host) => {
-                self.driver.settle(stream)?;
-                if self.driver.is_dropping(stream) {
+                stream.settle()?;
+                if stream.is_dropping() {
                     return Ok(());
                 }
                 host.run(&*self.driver, segments)
@@ -235,7 +236,7 @@ impl<D: Driver> Loaded<D> {
         let Some((at, fault)) = &launch.fault else { return Ok(()) };
         let lacks = || fail!(Device, "kernel `{}` has no memory", launch.site.kernel);
         let faults = self.faults.as_ref().ok_or_else(lacks)?;
-        self.driver.report(stream, faults, *at, fault.clone())
+        stream.report(faults, *at, fault.clone())
     }
 
     /// Steps from `at` on, before `end`, that are launches of ours; a step on the host or of the vendor's is alone.
@@ -313,12 +314,12 @@ impl<D: Driver> Executable for Loaded<D> {
             ensure!(!twice, Device, "segment `{name}` is given the memory of another");
             segments.push(own);
         }
-        driver.hear(stream)?;
+        stream.hear()?;
         let mut next = steps.start;
         while next < steps.end {
             let part = self.part(next, steps.end);
             next = part.end;
-            if driver.is_dropping(stream) {
+            if stream.is_dropping() {
                 return Ok(());
             }
             match self.replay(&part, stream, &segments) {
@@ -330,13 +331,13 @@ impl<D: Driver> Executable for Loaded<D> {
                 }
             }
             for i in part {
-                if driver.is_dropping(stream) {
+                if stream.is_dropping() {
                     return Ok(());
                 }
                 let start = Instant::now();
                 let mut result = self.step(&self.steps[i], stream, &segments);
                 if !self.seconds.is_empty() {
-                    result = result.and_then(|()| driver.settle(stream));
+                    result = result.and_then(|()| stream.settle());
                     self.seconds[i] += start.elapsed().as_secs_f64();
                 }
                 if let Err(e) = result {
@@ -345,7 +346,7 @@ impl<D: Driver> Executable for Loaded<D> {
                         self.failure = Some(e.clone());
                         return Err(e);
                     }
-                    driver.keep(stream, e);
+                    stream.keep(e);
                     return Ok(());
                 }
             }

@@ -10,7 +10,9 @@ mod cache;
 mod distinct;
 mod driver;
 mod executable;
+mod host;
 mod host_step;
+mod host_stream;
 mod lowered;
 mod place;
 mod site;
@@ -19,8 +21,10 @@ mod used;
 
 pub use cache::{Cache, FileError};
 pub use distinct::{Distinct, hash};
-pub use driver::{BoundArgument, BoundLaunch, Driver, IndexFault};
+pub use driver::{BoundArgument, BoundLaunch, Driver, IndexFault, Queue};
 pub use executable::Loaded;
+pub use host::{Host, HostBuffer, memory_of};
+pub use host_stream::HostStream;
 pub use lowered::{
     LibraryOperand, LibraryStep, Lowered, LoweredArg, LoweredLaunch, Parameter, ParameterKind, Program,
     Refusal,

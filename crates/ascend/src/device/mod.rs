@@ -3,9 +3,8 @@
 //! Both are drivers of `headwater-launch`, whose executable runs plans: steps become launches of kernels, or run through the
 //! reference interpreter on the host, and `inspect` says so with the reason.
 
+mod host_side;
 mod npu;
-mod npu_memory;
-mod npu_stream;
 mod predict;
 mod simulator;
 mod survey;

@@ -1,8 +1,7 @@
 //! An NPU of this machine, over the host side: kernels are compiled by what the installation has and launched by
 //! whichever rung the runtime has.
 
-use super::npu_memory::{AscendBuffer, memory_of};
-use super::npu_stream::AscendStream;
+use super::host_side::AscendStream;
 use super::survey::predicted;
 use super::target;
 use super::vendor::AscendOps;
@@ -17,13 +16,14 @@ use crate::host::{
 use crate::kernel::{ParamKind, Program, Unit};
 use crate::lower::{self, Lowered, Refusal};
 use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, Predicted, StepUse, Stream};
-use headwater_core::diagnostic::{Error, Result};
+use headwater_core::diagnostic::Result;
 use headwater_core::fail;
 use headwater_core::graph::Origin;
 use headwater_core::plan::{Plan, Step};
 use headwater_core::target::Target;
 use headwater_launch::{
-    BoundArgument, BoundLaunch, Driver, IndexFault, LibraryOperand, LibraryStep, Loaded, Used, survey,
+    BoundArgument, BoundLaunch, Driver, HostBuffer, HostStream, LibraryOperand, LibraryStep, Loaded, Used,
+    memory_of, survey,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -265,8 +265,7 @@ impl Driver for Npu {
     }
 
     fn stream<'a>(&self, stream: &'a dyn Stream) -> Option<&'a AscendStream> {
-        let own = stream.as_any().downcast_ref::<AscendStream>();
-        own.filter(|stream| Arc::ptr_eq(&stream.device, &self.device))
+        HostStream::of(&self.device, stream)
     }
 
     fn alloc(self: &Arc<Self>, bytes: usize) -> Result<DeviceMemory> {
@@ -355,33 +354,6 @@ impl Driver for Npu {
         untold.workspace += workspace.bytes();
     }
 
-    fn report(
-        &self,
-        stream: &AscendStream,
-        faults: &DeviceMemory,
-        at: usize,
-        fault: IndexFault,
-    ) -> Result<()> {
-        stream.watch(faults, at, fault)
-    }
-
-    fn hear(&self, stream: &AscendStream) -> Result<()> {
-        stream.hear()
-    }
-
-    fn settle(&self, stream: &AscendStream) -> Result<()> {
-        stream.stream.synchronize(None)?;
-        stream.hear()
-    }
-
-    fn is_dropping(&self, stream: &AscendStream) -> bool {
-        stream.is_dropping()
-    }
-
-    fn keep(&self, stream: &AscendStream, error: Error) {
-        stream.keep(error);
-    }
-
     fn address(&self, memory: &DeviceMemory) -> u64 {
         memory.address()
     }
@@ -414,7 +386,7 @@ impl Device for Ascend {
             self.setup.fill(&memory, 0, bytes, 0)?;
             self.setup.synchronize(None)?;
         }
-        Ok(Arc::new(AscendBuffer(memory)))
+        Ok(Arc::new(HostBuffer::<host::Device>(memory)))
     }
 
     fn borrow(&self, _: Box<dyn Foreign>) -> Result<Arc<dyn Buffer>> {
@@ -422,7 +394,7 @@ impl Device for Ascend {
     }
 
     fn stream(&self) -> Result<Box<dyn Stream>> {
-        Ok(Box::new(AscendStream::new(&self.npu.device)?))
+        Ok(Box::new(HostStream::new(&self.npu.device)?))
     }
 
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>> {

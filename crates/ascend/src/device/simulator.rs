@@ -19,7 +19,9 @@ use headwater_core::graph::Origin;
 use headwater_core::plan::{Plan, Step};
 use headwater_core::target::Target;
 use headwater_core::{ensure, fail};
-use headwater_launch::{BoundArgument, BoundLaunch, Driver, IndexFault, LibraryStep, Loaded, Used, survey};
+use headwater_launch::{
+    BoundArgument, BoundLaunch, Driver, IndexFault, LibraryStep, Loaded, Queue, Used, survey,
+};
 use std::any::Any;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -279,6 +281,29 @@ impl Stream for SimStream {
     }
 }
 
+impl Queue<Arc<SimBuffer>> for SimStream {
+    fn report(&self, faults: &Arc<SimBuffer>, at: usize, fault: IndexFault) -> Result<()> {
+        let range = faults.range(at, fault.bytes)?;
+        fault.check(&faults.lock()[range])
+    }
+
+    fn hear(&self) -> Result<()> {
+        self.works().map(drop)
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.works().map(drop)
+    }
+
+    fn is_dropping(&self) -> bool {
+        self.error().is_some()
+    }
+
+    fn keep(&self, error: Error) {
+        self.error().get_or_insert(error);
+    }
+}
+
 impl Driver for Simulated {
     const ALIGN: usize = ALIGN;
 
@@ -420,27 +445,6 @@ impl Driver for Simulated {
 
     fn replay(&self, _: &SimStream, graph: &Infallible) -> Result<bool> {
         match *graph {}
-    }
-
-    fn report(&self, _: &SimStream, faults: &Arc<SimBuffer>, at: usize, fault: IndexFault) -> Result<()> {
-        let range = faults.range(at, fault.bytes)?;
-        fault.check(&faults.lock()[range])
-    }
-
-    fn hear(&self, stream: &SimStream) -> Result<()> {
-        stream.works().map(drop)
-    }
-
-    fn settle(&self, stream: &SimStream) -> Result<()> {
-        stream.works().map(drop)
-    }
-
-    fn is_dropping(&self, stream: &SimStream) -> bool {
-        stream.error().is_some()
-    }
-
-    fn keep(&self, stream: &SimStream, error: Error) {
-        stream.error().get_or_insert(error);
     }
 
     fn address(&self, memory: &Arc<SimBuffer>) -> u64 {

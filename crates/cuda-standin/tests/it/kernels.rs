@@ -24,7 +24,7 @@ fn run(body: &str) -> Option<String> {
     let from = DeviceMemory::alloc(&context, 1024).unwrap();
     let to = DeviceMemory::alloc(&context, 1024).unwrap();
     let pinned = PinnedMemory::alloc(&context, 1024).unwrap();
-    stream.write(&from, 0, &pinned, 1024).unwrap();
+    stream.write(&from, 0, pinned, 1024).unwrap().wait().unwrap();
     let mut pointers = vec![from.address(), to.address()];
     stream.launch(&function, (2, 64, 1024), &mut pointers, &Site::of_kernel("planted")).unwrap();
     stream.synchronize().err().map(|e| e.to_string())

@@ -1,7 +1,8 @@
 //! Launches recorded once and replayed by one call.
 
-use super::context::{Context, Stream};
+use super::context::Context;
 use super::error::Result;
+use super::stream::Stream;
 use super::table::Handle;
 use std::sync::Arc;
 

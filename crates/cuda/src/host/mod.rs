@@ -10,12 +10,17 @@ pub mod context;
 pub mod error;
 pub mod graph;
 pub mod library;
+pub mod memory;
 pub mod products;
+mod queue;
+pub mod stream;
 pub mod survey;
 pub mod table;
 
 pub use compile::Compiler;
-pub use context::{Context, DeviceMemory, Event, Function, PinnedMemory, Stream};
+pub use context::Context;
 pub use error::{Error, Result};
 pub use library::Installation;
+pub use memory::{DeviceMemory, PinnedMemory};
+pub use stream::{Event, Function, Pending, Stream};
 pub use survey::Survey;

@@ -4,9 +4,10 @@
 //! b` is given as `dᵀ = bᵀ · aᵀ`. Parts of sums are added in f32: reduction schemes that add in the type of
 //! the result are left out.
 
-use super::context::{Context, Stream};
+use super::context::Context;
 use super::error::{Error, Result};
 use super::library::{CUBLAS_LT, Installation};
+use super::stream::Stream;
 use super::table::{Address, Algorithm, CublasLt, Handle, Heuristic, lt};
 use crate::lower::WORKSPACE;
 use crate::program::Product;
