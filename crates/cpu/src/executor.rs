@@ -295,7 +295,7 @@ fn check_apart(reads: &[Option<View>], writes: &[ViewMut], workspace: Option<&Wo
             let apart = r.as_ref().is_none_or(|r| !w.meets(r));
             ensure!(apart, Plan, "output {i} of a kernel overlaps input {j}");
         }
-        let apart = writes[..i].iter().all(|v| !w.meets(v));
+        let apart = writes[..i].iter().all(|v| w.apart(v));
         ensure!(apart, Plan, "output {i} of a kernel overlaps another output");
     }
     if let Some(s) = workspace {

@@ -115,6 +115,35 @@ impl View {
         }
     }
 
+    /// True if no byte is of both operands: their spans do not meet, or they take turns there, as parts of the rows of
+    /// one tensor do. (Sufficient: with some pitch, each has bytes of its own in every stretch of that length.)
+    pub(crate) fn apart(&self, other: &View) -> bool {
+        let pitches = self.layout.strides.iter().map(|s| s.unsigned_abs() * self.dtype.size());
+        let turns = |pitch: usize| {
+            // From the first operand's beginning on, modulo the pitch.
+            let between = (other.place.byte % pitch + pitch - self.place.byte % pitch) % pitch;
+            match (self.within(pitch), other.within(pitch)) {
+                (Some(own), Some(others)) => own <= between && others <= pitch - between,
+                _ => false,
+            }
+        };
+        !self.meets(other) || pitches.filter(|&pitch| pitch > 0).any(turns)
+    }
+
+    /// Bytes from the first to the last of an operand in every stretch of a length that begins where it does; `None`
+    /// if it does not go on from one to the next by that length.
+    fn within(&self, pitch: usize) -> Option<usize> {
+        let size = self.dtype.size();
+        let mut bytes = size;
+        for (&n, &stride) in self.layout.shape.iter().zip(&self.layout.strides).filter(|(n, _)| **n > 1) {
+            let step = usize::try_from(stride).ok()?.checked_mul(size)?;
+            if step % pitch != 0 {
+                bytes = bytes.checked_add((n - 1).checked_mul(step)?)?;
+            }
+        }
+        Some(bytes)
+    }
+
     /// Element type.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -206,5 +235,57 @@ impl ViewMut {
     /// All elements in row-major order as raw bytes. Panics as [`View::slice`] does.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         any_dtype!(self.dtype, T => bytemuck::cast_slice_mut(self.slice_mut::<T>()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn view(byte: usize, dtype: DType, shape: &[usize], strides: &[isize]) -> View {
+        let layout = Layout { shape: Shape::new(shape), strides: strides.into(), offset: 0 };
+        View { ptr: std::ptr::null(), dtype, layout, place: Place { segment: 0, byte } }
+    }
+
+    fn bytes(v: &View) -> HashSet<usize> {
+        let size = v.dtype.size();
+        let offsets = v.layout.offsets();
+        offsets
+            .iter()
+            .flat_map(|&at| (0..size).map(move |b| b + at as usize * size))
+            .map(|b| b + v.place.byte)
+            .collect()
+    }
+
+    #[test]
+    fn heads_of_rows_that_queries_and_keys_share_lie_apart() {
+        // Rows of 64 numbers: four heads of 8, then two.
+        let queries = view(192, DType::F32, &[2, 4, 10, 8], &[640, 8, 64, 1]);
+        let keys = view(320, DType::F32, &[2, 2, 10, 8], &[640, 8, 64, 1]);
+        assert!(queries.meets(&keys) && queries.apart(&keys) && keys.apart(&queries));
+        let late = view(316, DType::F32, &[2, 2, 10, 8], &[640, 8, 64, 1]);
+        assert!(!queries.apart(&late));
+        // The last head reaches into the next row.
+        let long = view(352, DType::F32, &[2, 4, 10, 8], &[640, 8, 64, 1]);
+        assert!(!queries.apart(&long) && !long.apart(&queries));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_to_lie_apart_shares_no_byte(
+            (at, other) in (0..40usize, 0..40usize),
+            shapes in prop::collection::vec((1..4usize, 0..13isize), 6),
+            wide in any::<[bool; 2]>(),
+        ) {
+            let of = |byte: usize, dims: &[(usize, isize)], wide: bool| {
+                let dtype = if wide { DType::F32 } else { DType::F16 };
+                let (shape, strides): (Vec<usize>, Vec<isize>) = dims.iter().copied().unzip();
+                view(byte * dtype.size(), dtype, &shape, &strides)
+            };
+            let (a, b) = (of(at, &shapes[..3], wide[0]), of(other, &shapes[3..], wide[1]));
+            prop_assert!(!a.apart(&b) || bytes(&a).is_disjoint(&bytes(&b)), "{a:?} {b:?}");
+        }
     }
 }

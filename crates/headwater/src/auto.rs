@@ -9,6 +9,7 @@ use crate::core::compile::{self, Goal, Options};
 use crate::core::device::Device;
 use crate::core::evaluate;
 use crate::core::graph::{InputRole, OutputRole};
+use crate::core::pass::products::anywhere;
 use crate::core::pass::{self, precision, precision::PrecisionSettings};
 use crate::core::{DType, Graph, Tensor, TensorType, stats};
 use crate::cpu::limits::Limits;
@@ -345,6 +346,7 @@ fn tried(
     let options = Options {
         precision: settings.properties(device.target())?,
         loss_scale: (dtype == DType::F16).then_some(scalar),
+        adjacent: Some(&anywhere),
         ..Options::default()
     };
     let graph = compile::optimize(forward.clone(), &options, device.target())?.graph;

@@ -108,7 +108,8 @@ pub fn compile(
 pub(crate) fn bindings(compiled: &CompiledGraph, options: &Options, size: BucketSize) -> Bindings {
     let dense = compiled.gradients.iter().filter(|g| g.rows.is_none());
     let parameters = dense.map(|g| (g.parameter.as_str(), &g.ty, 0));
-    let mut bindings = train::bind(&compiled.graph, &BucketLayout::new(parameters, size));
+    let mut bindings =
+        train::bind(&compiled.graph, &BucketLayout::with_adjacent(parameters, &compiled.adjacent, size));
     if options.memory_budget.is_some() {
         let bytes = optimizer_bytes(compiled, &options.precision).iter().sum();
         bindings.segments.push(Segment { name: "optimizer".into(), bytes, kind: SegmentKind::State });

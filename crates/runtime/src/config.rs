@@ -60,6 +60,10 @@ pub struct TrainConfig {
     pub amp: AmpConfig,
     /// Cheap activations are computed again in the backward pass rather than kept: the same bits in less memory.
     pub recompute: bool,
+    /// Products of one input with several weights (queries, keys and values; gate and up) stay apart, as PyTorch computes
+    /// them. By default they are one product of weights that lie side by side: the gradient of the input is one longer
+    /// sum then, where it was a sum of rounded ones.
+    pub exact_sums: bool,
     /// Bytes that training may take, as `inspect` shows them: parameters, optimizer, activations, inputs. To keep it,
     /// more of the forward pass is computed a second time, matrix products included: the same bits in more time. A
     /// budget that cannot be kept is refused before anything runs. Evaluation, and steps that look for underflow or
@@ -295,6 +299,7 @@ impl Default for TrainConfig {
             ema: None,
             amp: AmpConfig::default(),
             recompute: true,
+            exact_sums: false,
             memory_budget: None,
             bucket_size: Bytes(BucketSize::default().rest),
             sparse_embeddings: Sparse::default(),
@@ -384,6 +389,7 @@ impl TrainConfig {
             precision: self.amp.settings(),
             stochastic_rounding: self.amp.stochastic_rounding,
             recompute: self.recompute,
+            exact_sums: self.exact_sums,
             memory_budget: self.memory_budget.map(|b| b.0),
             bucket_size: BucketSize::of(self.bucket_size.0),
             sparse_embeddings: self.sparse_embeddings,

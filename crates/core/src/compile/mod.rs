@@ -12,6 +12,7 @@ use crate::diagnostic::{Error, Result};
 use crate::graph::{Graph, NodeId, OutputRole};
 use crate::pass::instrument::{Fault, Probe};
 use crate::pass::precision::Properties;
+use crate::pass::products::Adjacent;
 use crate::pass::{self, differentiate::NoGradient};
 use crate::plan::{Bindings, Plan};
 use crate::ranks::Mesh;
@@ -112,6 +113,9 @@ pub struct Options<'a> {
     pub accumulate: bool,
     /// Embeddings whose gradients have only the rows that are read. Not together with [`Options::accumulate`].
     pub sparse: Option<SparseEmbeddings<'a>>,
+    /// Tells which parameters lie side by side, or are going to: products of such weights that share their other
+    /// operand become one ([`CompiledGraph::adjacent`]). `None` keeps all products, and the order of their sums.
+    pub adjacent: Option<Adjacent<'a>>,
     /// Name of the last stage to run.
     pub stop_after: Option<&'a str>,
     /// Observer of every stage that runs.
@@ -136,6 +140,7 @@ impl Default for Options<'_> {
             memory_budget: None,
             accumulate: false,
             sparse: None,
+            adjacent: None,
             stop_after: None,
             watch: None,
         }
@@ -192,6 +197,8 @@ pub struct CompiledGraph {
     pub plan: Option<Plan>,
     /// Gradients in the order in which the backward pass completes them.
     pub gradients: Vec<ParameterGradient>,
+    /// Parameters that products read as one: where each lies right behind the one before, no copy is made.
+    pub adjacent: Vec<Vec<String>>,
     /// Trainable parameters, or inputs that [`GradientRequest::Vjp`] names, that get no gradient, and why.
     pub missing: Vec<NoGradient>,
     /// Inputs that get a gradient, each with the names of the differentiated outputs that it depends on:

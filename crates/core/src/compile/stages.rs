@@ -3,12 +3,14 @@
 use super::{CompiledGraph, Goal, GradientRequest, Instrument, Options, ParameterGradient, cotangent, loss};
 use crate::diagnostic::Result;
 use crate::graph::{Builder, Def, Graph, InputRole, Output, OutputRole};
+use crate::pass::differentiate::Differentiated;
 use crate::pass::precision::Level;
 use crate::pass::{self, recognize::Exactness};
 use crate::target::Target;
 use crate::train::states::{self, Declared, State};
 use crate::train::{self, StateKey};
 use crate::{DType, ensure, fail};
+use std::collections::HashSet;
 
 /// The form of a graph between stages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +76,7 @@ pub fn stage(name: &str) -> Option<&'static Stage> {
 use Form::{Forward, Fused, Plan, Step};
 
 /// Every stage, in order.
-pub static STAGES: [Stage; 23] = [
+pub static STAGES: [Stage; 24] = [
     Stage {
         name: "evaluation",
         input: Forward,
@@ -131,6 +133,15 @@ pub static STAGES: [Stage; 23] = [
         summary: "drops results that training does not read, and computes only demanded slices of others",
         runs: |o, _| o.goal == Goal::Train,
         run: |c, o, _| rewrite(c, |g| pass::demand(if all_outputs(o) { g } else { loss_alone(g) })),
+    },
+    Stage {
+        name: "products",
+        input: Forward,
+        output: Forward,
+        exactness: Some(Exactness::Reordered),
+        summary: "makes products that share an operand one product, of weights that lie side by side",
+        runs: |o, _| o.adjacent.is_some() && !matches!(o.goal, Goal::Step | Goal::Update),
+        run: join_products,
     },
     Stage {
         name: "differentiate",
@@ -366,18 +377,43 @@ fn loss_alone(mut graph: Graph) -> Graph {
     graph
 }
 
+/// Joins products, but for those of parameters that get no gradient: joined, these would get one of zeros.
+fn join_products(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
+    let Some(adjacent) = o.adjacent else { return Ok(()) };
+    let mut apart = HashSet::new();
+    if o.goal == Goal::Train && pass::products::any(&c.graph, adjacent) {
+        // What cannot be differentiated is refused by the stage that does it.
+        let Ok(d) = differentiated(c.graph.clone(), o) else { return Ok(()) };
+        apart.extend(d.missing.into_iter().map(|m| m.parameter));
+    }
+    let joined = pass::join_products(std::mem::take(&mut c.graph), adjacent, &apart)?;
+    (c.graph, c.adjacent) = (joined.graph, joined.adjacent);
+    Ok(())
+}
+
 fn differentiate(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
-    let d = match o.derivative {
+    let d = differentiated(std::mem::take(&mut c.graph), o)?;
+    if let GradientRequest::Vjp { outputs, .. } = o.derivative {
+        let named = |ends: Vec<usize>| ends.into_iter().map(|at| outputs[at].to_string()).collect();
+        c.depends = d.depends.into_iter().map(|(input, ends)| (input, named(ends))).collect();
+    }
+    (c.graph, c.missing) = (d.graph, d.missing);
+    Ok(())
+}
+
+/// The forward graph with the gradients that the options ask for.
+fn differentiated(graph: Graph, o: &Options) -> Result<Differentiated> {
+    Ok(match o.derivative {
         GradientRequest::Loss => {
-            let loss = loss(&c.graph)?;
-            let mut b = Builder::extend(std::mem::take(&mut c.graph));
+            let loss = loss(&graph)?;
+            let mut b = Builder::extend(graph);
             let name = StateKey::LossScale.to_string();
             let scale = o.loss_scale.clone().map(|ty| b.input(name, ty, InputRole::State));
             pass::differentiate_scaled(b.finish(), loss, scale)?
         }
         GradientRequest::Vjp { outputs, inputs } => {
             ensure!(o.loss_scale.is_none(), Attribute, "cotangents that are given carry the loss scale");
-            let mut b = Builder::extend(std::mem::take(&mut c.graph));
+            let mut b = Builder::extend(graph);
             let mut cotangents = Vec::with_capacity(outputs.len());
             for name in outputs {
                 let user = |o: &&Output| o.role == OutputRole::User && o.name == *name;
@@ -394,13 +430,7 @@ fn differentiate(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
             let wanted = wanted.collect::<Result<Vec<_>>>()?;
             pass::vjp(b.finish(), &cotangents, &wanted)?
         }
-    };
-    if let GradientRequest::Vjp { outputs, .. } = o.derivative {
-        let named = |ends: Vec<usize>| ends.into_iter().map(|at| outputs[at].to_string()).collect();
-        c.depends = d.depends.into_iter().map(|(input, ends)| (input, named(ends))).collect();
-    }
-    (c.graph, c.missing) = (d.graph, d.missing);
-    Ok(())
+    })
 }
 
 fn instrument(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
@@ -425,10 +455,7 @@ fn gradients(graph: &Graph) -> Result<Vec<ParameterGradient>> {
     let mut found = Vec::new();
     for o in &graph.outputs {
         let OutputRole::Gradient(p) = o.role else { continue };
-        let completed = match graph.value(o.value).def {
-            Def::Node(n, _) => n.0,
-            Def::Input(_) => 0,
-        };
+        let completed = graph.computed(o.value).0.map_or(0, |n| n.0);
         let input =
             graph.input_index(p).ok_or_else(|| fail!(Graph, "{} is a gradient of no input", o.name))?;
         let parameter = graph.inputs[input].name.clone();

@@ -13,7 +13,7 @@ pub use parse::parse;
 pub use verify::verify;
 
 use crate::attr::Attrs;
-use crate::ops::{OpCx, OpDef};
+use crate::ops::{Body, OpCx, OpDef};
 use crate::tensor::TensorType;
 use std::fmt;
 use std::sync::Arc;
@@ -171,6 +171,22 @@ impl Graph {
             Def::Input(_) => None,
             Def::Node(n, i) => Some((self.node(n), i as usize)),
         }
+    }
+
+    /// The node that computes a value or what it is a view of, and the nodes that make these views, the last first. `None`
+    /// for an input.
+    pub(crate) fn computed(&self, v: ValueId) -> (Option<NodeId>, Vec<NodeId>) {
+        let (mut v, mut views) = (v, Vec::new());
+        while let Def::Node(n, _) = self.value(v).def {
+            match self.node(n).operands().next() {
+                Some(x) if matches!(self.node(n).op.body, Body::View(_)) => {
+                    views.push(n);
+                    v = x;
+                }
+                _ => return (Some(n), views),
+            }
+        }
+        (None, views)
     }
 
     /// The view that a node's operator has: the types of its operands and its attributes.

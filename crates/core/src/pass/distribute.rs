@@ -10,7 +10,7 @@
 
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
-use crate::graph::{Builder, Graph, Node, Phase, ValueId};
+use crate::graph::{Builder, Def, Graph, Node, Phase, ValueId};
 use crate::ops::movement::cat::CAT;
 use crate::ops::view::slice::{Range, SLICE};
 use crate::ops::view::unsqueeze::UNSQUEEZE;
@@ -173,7 +173,10 @@ impl Distribution<'_> {
             let same = self.b.ty(user.outputs[0]).shape == self.b.ty(out).shape;
             self.uses.pointwise[u] && same && maker.is_some_and(|m| self.nodes[m].phase == user.phase)
         };
-        if !self.uses.is_output[out.0 as usize] && !users.is_empty() && users.iter().all(follows) {
+        // Inputs may lie side by side in memory, where they are one already.
+        let made = |(_, v): &(Cut, ValueId)| matches!(self.b.graph().value(*v).def, Def::Node(..));
+        let free = !self.uses.is_output[out.0 as usize] && parts.iter().any(made);
+        if free && !users.is_empty() && users.iter().all(follows) {
             self.moves.insert(out);
         }
         self.parts.insert(out, parts);

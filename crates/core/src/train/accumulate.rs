@@ -2,11 +2,12 @@
 
 use super::key::StateKey;
 use crate::diagnostic::Result;
-use crate::graph::{Builder, Def, Graph, InputRole, OutputRole, Phase};
+use crate::graph::{Builder, Graph, InputRole, OutputRole, Phase};
 use crate::ops::update::unsaturate::UNSATURATE;
 use crate::target::DTypeSet;
 use crate::tensor::TensorType;
 use crate::{DType, fail};
+use std::collections::HashMap;
 
 /// Turns gradients into additions to their sums, in f32 or wider: inputs named by [`StateKey::gradient`]. Each
 /// comes right behind what makes the gradient: so it frees the gradient's memory, and the sum is complete early.
@@ -19,6 +20,7 @@ pub fn accumulate(graph: Graph, saturating: DTypeSet) -> Result<Graph> {
     let forward = graph.nodes.iter().rposition(|n| n.phase == Phase::Forward).unwrap_or(0);
     // For each added node, the one that it comes behind.
     let mut behind = Vec::new();
+    let mut moved: HashMap<usize, usize> = HashMap::new();
     let mut b = Builder::extend(graph);
     b.phase = Phase::Backward;
     for i in 0..b.graph().outputs.len() {
@@ -26,11 +28,11 @@ pub fn accumulate(graph: Graph, saturating: DTypeSet) -> Result<Graph> {
         let OutputRole::Gradient(p) = output.role else { continue };
         let (gradient, input) = (output.value, b.graph().input_index(p));
         let input = input.ok_or_else(|| fail!(Graph, "{} is a gradient of no input", output.name))?;
-        let after = match b.graph().value(gradient).def {
-            Def::Node(n, _) if b.graph().node(n).phase == Phase::Forward => forward,
-            Def::Node(n, _) => n.0 as usize,
-            Def::Input(_) => forward,
-        };
+        let (maker, views) = b.graph().computed(gradient);
+        let maker = maker.filter(|&n| b.graph().node(n).phase != Phase::Forward);
+        let after = maker.map_or(forward, |n| n.0 as usize);
+        // What the sum is of comes before it.
+        moved.extend(views.into_iter().map(|n| (n.0 as usize, after)));
         let name = StateKey::gradient(&b.graph().inputs[input].name).to_string();
         let ty = b.ty(gradient).clone();
         let wide = if ty.dtype == DType::F64 { DType::F64 } else { DType::F32 };
@@ -45,6 +47,11 @@ pub fn accumulate(graph: Graph, saturating: DTypeSet) -> Result<Graph> {
         (output.value, output.role) = (new, OutputRole::Mutation(sum));
     }
     let mut graph = b.finish();
-    graph.sort_nodes(|n, _| behind.get(n.wrapping_sub(made)).map_or((n, 0), |after| (*after, 1)));
+    let key = |n: usize| match (behind.get(n.wrapping_sub(made)), moved.get(&n)) {
+        (Some(after), _) => (*after, 2),
+        (None, Some(after)) if *after < n => (*after, 1),
+        _ => (n, 0),
+    };
+    graph.sort_nodes(|n, _| key(n));
     Ok(graph)
 }

@@ -2,12 +2,13 @@
 
 use super::key::{Kept, StateKey};
 use super::layout::BucketLayout;
-use crate::graph::{Graph, OutputRole};
+use crate::graph::{Graph, InputRole, OutputRole};
 use crate::plan::{Bindings, Place, Segment, SegmentId, SegmentKind};
 use crate::target::Port;
 
 /// As [`Bindings::simple`], but gradients, or their sums over micro-batches, lie in the buckets of a layout: a
-/// segment for each, in its order. A sparse gradient lies in segments of its own; the layout has none of them.
+/// segment for each, in its order. Behind these are segments of the parameters, which lie alike. A sparse gradient
+/// lies in segments of its own; the layout has none of them.
 pub fn bind(graph: &Graph, layout: &BucketLayout) -> Bindings {
     let sum = |i: usize| match StateKey::of(&graph.inputs[i]) {
         Some(StateKey::Part(parameter, Kept::Gradients)) => Some(parameter),
@@ -23,14 +24,29 @@ pub fn bind(graph: &Graph, layout: &BucketLayout) -> Bindings {
         bytes: bucket.elements * held(i).size(),
         kind: SegmentKind::State,
     });
-    let segments: Vec<Segment> = segments.collect();
-    let buckets = (1..=segments.len() as u32).map(SegmentId).collect();
+    let parameters = layout.buckets.iter().map(|bucket| Segment {
+        name: format!("parameters.{}", bucket.name()),
+        bytes: bucket.elements * bucket.dtype.size(),
+        kind: SegmentKind::State,
+    });
+    let segments: Vec<Segment> = segments.chain(parameters).collect();
+    let count = layout.buckets.len() as u32;
+    let buckets = (1..=count).map(SegmentId).collect();
+    let parameter = |i: usize| {
+        let InputRole::Parameter { .. } = graph.inputs[i].role else { return None };
+        let (bucket, entry) = layout.find(&graph.inputs[i].name)?;
+        let offset = entry.offset * layout.buckets[bucket].dtype.size();
+        Some(Place { segment: SegmentId(count + bucket as u32 + 1), offset })
+    };
     let place = |parameter: &str| {
         let (bucket, entry) = layout.find(parameter)?;
         Some(Place { segment: SegmentId(bucket as u32 + 1), offset: entry.offset * held(bucket).size() })
     };
     let given = |port| match port {
-        Port::Read(i) => place(&sum(i)?),
+        Port::Read(i) => match sum(i) {
+            Some(parameter) => place(&parameter),
+            None => parameter(i),
+        },
         Port::Write(i) => match graph.outputs[i].role {
             OutputRole::Gradient(v) => place(&graph.inputs[graph.input_index(v)?].name),
             _ => None,

@@ -105,7 +105,7 @@ pub struct Entry {
     pub name: String,
     /// Shape.
     pub shape: Shape,
-    /// First element, a multiple of [`BLOCK`].
+    /// First element: a multiple of [`BLOCK`], or the end of the parameter before, if it lies right behind that.
     pub offset: usize,
 }
 
@@ -144,7 +144,17 @@ impl BucketLayout {
         parameters: impl IntoIterator<Item = (&'a str, &'a TensorType, usize)>,
         size: BucketSize,
     ) -> Self {
-        /// A kind, with the bucket that takes its next parameter.
+        BucketLayout::with_adjacent(parameters, &[], size)
+    }
+
+    /// The same, each parameter of a list of `adjacent` ones right behind the one before it, without regard to
+    /// blocks. Lists of parameters that are not all there, or not of one kind, do not count.
+    pub fn with_adjacent<'a>(
+        parameters: impl IntoIterator<Item = (&'a str, &'a TensorType, usize)>,
+        adjacent: &[Vec<String>],
+        size: BucketSize,
+    ) -> Self {
+        /// A kind, with the bucket that takes its next parameters.
         struct Kind {
             dtype: DType,
             group: usize,
@@ -156,8 +166,8 @@ impl BucketLayout {
         // Buckets, each with the number of its last parameter.
         let mut buckets: Vec<(usize, Bucket)> = Vec::new();
         let mut limit = size.first;
-        for (number, (name, ty, group)) in parameters.into_iter().enumerate() {
-            let dtype = ty.dtype;
+        for (number, of, group) in units(parameters.into_iter().collect(), adjacent) {
+            let dtype = of[0].1.dtype;
             let same = |k: &Kind| k.dtype == dtype && k.group == group;
             let kind = kinds.iter().position(same).unwrap_or_else(|| {
                 kinds.push(Kind { dtype, group, open: None, parts: 0, elements: 0 });
@@ -187,10 +197,14 @@ impl BucketLayout {
             });
             let (last, bucket) = &mut buckets[at];
             *last = number;
-            let (shape, offset) = (ty.shape.clone(), bucket.elements);
-            bucket.elements = (offset + shape.numel()).next_multiple_of(BLOCK);
-            own.elements += bucket.elements - offset;
-            bucket.entries.push(Entry { name: name.to_string(), shape, offset });
+            let first = bucket.elements;
+            for (name, ty) in of {
+                let (name, shape, offset) = (name.to_string(), ty.shape.clone(), bucket.elements);
+                bucket.elements += shape.numel();
+                bucket.entries.push(Entry { name, shape, offset });
+            }
+            bucket.elements = bucket.elements.next_multiple_of(BLOCK);
+            own.elements += bucket.elements - first;
             if bucket.elements.saturating_mul(dtype.size()) >= limit {
                 own.open = None;
                 limit = size.rest;
@@ -243,10 +257,49 @@ impl BucketLayout {
         self.index.get(name).map(|&(bucket, entry)| (bucket, &self.buckets[bucket].entries[entry]))
     }
 
+    /// True if a parameter lies right behind another.
+    pub fn adjacent(&self, before: &str, behind: &str) -> bool {
+        match (self.find(before), self.find(behind)) {
+            (Some((i, a)), Some((j, b))) => i == j && a.offset + a.shape.numel() == b.offset,
+            _ => false,
+        }
+    }
+
     /// Every parameter with its bucket's number.
     pub fn entries(&self) -> impl Iterator<Item = (usize, &Entry)> {
         self.buckets.iter().enumerate().flat_map(|(i, b)| b.entries.iter().map(move |e| (i, e)))
     }
+}
+
+/// Parameters that are placed together: the number of the last of them, names and types, and their group.
+type Unit<'a> = (usize, Vec<(&'a str, &'a TensorType)>, usize);
+
+/// Parameters by themselves, and those that are adjacent where the last of them is.
+fn units<'a>(parameters: Vec<(&'a str, &'a TensorType, usize)>, adjacent: &[Vec<String>]) -> Vec<Unit<'a>> {
+    let of: HashMap<&str, usize> = parameters.iter().enumerate().map(|(i, p)| (p.0, i)).collect();
+    // For each parameter the list that it is of.
+    let mut list: Vec<Option<usize>> = vec![None; parameters.len()];
+    let mut lists: Vec<Vec<usize>> = Vec::new();
+    for names in adjacent {
+        let found: Vec<usize> = names.iter().filter_map(|name| of.get(&name[..]).copied()).collect();
+        let kind = |&i: &usize| (parameters[i].1.dtype, parameters[i].2);
+        let alike = found.windows(2).all(|two| kind(&two[0]) == kind(&two[1]));
+        if found.len() == names.len() && alike && found.iter().all(|&i| list[i].is_none()) {
+            found.iter().for_each(|&i| list[i] = Some(lists.len()));
+            lists.push(found);
+        }
+    }
+    let mut out = Vec::with_capacity(parameters.len());
+    for (i, &(name, ty, group)) in parameters.iter().enumerate() {
+        match list[i].map(|l| &lists[l]) {
+            None => out.push((i, vec![(name, ty)], group)),
+            Some(all) if all.iter().max() == Some(&i) => {
+                out.push((i, all.iter().map(|&i| (parameters[i].0, parameters[i].1)).collect(), group));
+            }
+            Some(_) => {}
+        }
+    }
+    out
 }
 
 impl Bucket {
@@ -292,6 +345,7 @@ mod tests {
         #[test]
         fn spans_are_aligned_disjoint_and_complete(
             params in prop::collection::vec((0..3usize, 0..3usize, prop::collection::vec(0..40usize, 0..3)), 0..40),
+            joined in any::<[bool; 40]>(),
             (first, rest) in (prop_oneof![1..20_000usize, Just(usize::MAX)], prop_oneof![1..40_000usize, Just(usize::MAX)]),
         ) {
             let dtypes = [DType::F32, DType::BF16, DType::F64];
@@ -301,7 +355,29 @@ mod tests {
                 .map(|(i, (d, group, shape))| (format!("p{i}"), TensorType::new(dtypes[d], shape), group))
                 .collect();
             let size = BucketSize { first, rest };
-            let layout = BucketLayout::new(named.iter().map(|(n, t, d)| (n.as_str(), t, *d)), size);
+            // Lists of two or three neighbours.
+            let mut adjacent: Vec<Vec<String>> = Vec::new();
+            for (i, (name, ..)) in named.iter().enumerate().skip(1).filter(|(i, _)| joined[*i]) {
+                match adjacent.last_mut().filter(|l| l.len() < 3 && l[l.len() - 1] == named[i - 1].0) {
+                    Some(list) => list.push(name.clone()),
+                    None => adjacent.push(vec![named[i - 1].0.clone(), name.clone()]),
+                }
+            }
+            let parameters = || named.iter().map(|(n, t, d)| (n.as_str(), t, *d));
+            let layout = BucketLayout::with_adjacent(parameters(), &adjacent, size);
+            let kind = |name: &String| named.iter().find(|n| n.0 == *name).map(|n| (n.1.dtype, n.2));
+            let mut behind = std::collections::HashSet::new();
+            let mut seen = std::collections::HashSet::new();
+            for list in &adjacent {
+                let fits = list.iter().all(|name| kind(name) == kind(&list[0]) && !seen.contains(name));
+                if fits {
+                    seen.extend(list);
+                    behind.extend(&list[1..]);
+                    for two in list.windows(2) {
+                        prop_assert!(layout.adjacent(&two[0], &two[1]), "{two:?}: {layout:?}");
+                    }
+                }
+            }
             prop_assert_eq!(layout.entries().count(), named.len());
             for (name, ty, group) in &named {
                 let (b, e) = layout.find(name).unwrap();
@@ -312,7 +388,7 @@ mod tests {
                 prop_assert!(b.elements.is_multiple_of(BLOCK));
                 let mut end = 0;
                 for e in &b.entries {
-                    prop_assert!(e.offset >= end && e.offset.is_multiple_of(BLOCK));
+                    prop_assert!(e.offset >= end && (e.offset.is_multiple_of(BLOCK) || behind.contains(&e.name)));
                     end = e.offset + e.shape.numel();
                 }
                 prop_assert!(end <= b.elements);
@@ -322,11 +398,11 @@ mod tests {
             let last: Vec<usize> = layout.buckets.iter().map(|b| number(b.entries.last().unwrap())).collect();
             prop_assert!(last.is_sorted());
             for b in &layout.buckets {
-                let before = b.entries.last().unwrap().offset * b.dtype.size();
-                prop_assert!(before < first.max(rest));
+                let begins = b.entries.iter().rfind(|e| !behind.contains(&e.name)).unwrap().offset;
+                prop_assert!(begins * b.dtype.size() < first.max(rest));
             }
             // Cut otherwise, every parameter has the same place among the elements of its kind.
-            let whole = BucketLayout::new(named.iter().map(|(n, t, d)| (n.as_str(), t, *d)), BucketSize::UNLIMITED);
+            let whole = BucketLayout::with_adjacent(parameters(), &adjacent, BucketSize::UNLIMITED);
             for (i, e) in layout.entries() {
                 let (j, f) = whole.find(&e.name).unwrap();
                 prop_assert_eq!(layout.buckets[i].start + e.offset, f.offset);

@@ -15,6 +15,7 @@ mod operators;
 mod pack;
 mod plan_text;
 mod planning;
+mod products;
 mod ranks;
 mod recognize;
 mod recognize_attention;

@@ -39,6 +39,8 @@ pub struct StepSettings {
     pub precision: PrecisionSettings,
     /// True if the backward pass recomputes what is cheap.
     pub recompute: bool,
+    /// True if products that share an operand stay apart.
+    pub exact_sums: bool,
     /// Bytes that training may take in all.
     pub memory_budget: Option<usize>,
     /// Sizes of buckets.
@@ -235,6 +237,7 @@ impl Running {
             accumulate: 1,
             precision: settings.precision.clone(),
             recompute: settings.recompute,
+            exact_sums: settings.exact_sums,
             memory_budget: settings.memory_budget,
             bucket_size: settings.bucket_size,
             sparse_embeddings: settings.sparse_embeddings,

@@ -75,7 +75,8 @@ impl Measured {
             }
         }
 
-        let exact = Step::new(&recorded.graph, &Precision::from(DType::F64), prover.target())?;
+        let in_f64 = Precision { exact_sums: precision.exact_sums, ..Precision::from(DType::F64) };
+        let exact = Step::new(&recorded.graph, &in_f64, prover.target())?;
         let exact = evaluate(prover, &exact.run, &fed(&exact.run, &exact.run, given)?)?;
         let mut values = places(&step.graph, &recorded, &bound, golden)?;
         let unscaled = |t: &Tensor, i: usize| -> Vec<f64> {

@@ -5,6 +5,7 @@ use crate::core::graph::{Graph, InputRole, OutputRole};
 use crate::core::pass::bound::ROUNDING;
 use crate::core::pass::differentiate::NoGradient;
 use crate::core::pass::precision::{Level, PrecisionSettings, Properties};
+use crate::core::pass::products::{Adjacent, anywhere};
 use crate::core::target::Target;
 use crate::core::train::StateKey;
 use crate::core::train::update::loss_scale_type;
@@ -21,6 +22,8 @@ pub struct Precision {
     pub dtype: DType,
     /// The level of mixed precision, for a low one.
     pub level: Level,
+    /// True if products that share an operand stay apart.
+    pub exact_sums: bool,
 }
 
 impl From<DType> for Precision {
@@ -28,7 +31,7 @@ impl From<DType> for Precision {
     /// batch norm and the sums of norms in f32.
     fn from(dtype: DType) -> Self {
         let low = matches!(dtype, DType::F16 | DType::BF16);
-        Precision { dtype, level: if low { Level::O2 } else { Level::O0 } }
+        Precision { dtype, level: if low { Level::O2 } else { Level::O0 }, exact_sums: false }
     }
 }
 
@@ -49,8 +52,9 @@ impl Precision {
 
     /// How a forward graph is compiled in it.
     pub(super) fn options(&self, forward: &Graph, target: &Target) -> Result<Options<'static>> {
+        let adjacent: Option<Adjacent> = (!self.exact_sums).then_some(&anywhere);
         if self.level == Level::O0 {
-            return Ok(Options { upcast: Some(self.dtype), ..Options::default() });
+            return Ok(Options { upcast: Some(self.dtype), adjacent, ..Options::default() });
         }
         let settings =
             PrecisionSettings { level: self.level, dtype: Some(self.dtype), ..PrecisionSettings::default() };
@@ -63,7 +67,7 @@ impl Precision {
         };
         let upcast = forward.inputs.iter().find(other).map(|_| DType::F32);
         let loss_scale = self.scales().then(loss_scale_type);
-        Ok(Options { precision, upcast, loss_scale, ..Options::default() })
+        Ok(Options { precision, upcast, loss_scale, adjacent, ..Options::default() })
     }
 }
 

@@ -291,6 +291,7 @@ fn steps(
         batch: args.batch,
         precision: args.precision()?,
         recompute: args.memory.recompute(true),
+        exact_sums: args.memory.exact_sums,
         memory_budget: args.memory.budget(),
         bucket_size: args.memory.buckets(),
         sparse_embeddings: args.memory.sparse(),

@@ -36,6 +36,9 @@ pub struct Args {
     /// scale that is chosen so that gradients do not overflow.
     #[arg(long, value_name = "LEVEL")]
     amp: Option<String>,
+    /// Check the step of `train --exact-sums`: products of one input with several weights stay apart.
+    #[arg(long)]
+    exact_sums: bool,
     /// Show the power of the check: mutate the golden, one value at a time, and count what is found.
     #[arg(long)]
     power: bool,
@@ -48,7 +51,7 @@ impl Args {
     fn precision(&self) -> Result<Precision> {
         let dtype = parse_dtype(&self.precision)?;
         anyhow::ensure!(dtype.is_float(), "--precision must be f64, f32, bf16 or f16");
-        let mut precision = Precision::from(dtype);
+        let mut precision = Precision { exact_sums: self.exact_sums, ..Precision::from(dtype) };
         if let Some(level) = &self.amp {
             let low = precision.level != Level::O0;
             anyhow::ensure!(low, "--amp is for --precision f16 or bf16: {dtype} has no mixed precision");

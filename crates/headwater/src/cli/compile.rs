@@ -82,6 +82,7 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
         let settings = Training {
             precision: amp.settings(),
             recompute: args.memory.recompute(true),
+            exact_sums: args.memory.exact_sums,
             memory_budget: args.memory.budget(),
             bucket_size: args.memory.buckets(),
             sparse_embeddings: args.memory.sparse(),
@@ -109,6 +110,7 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
     let options = crate::core::compile::Options {
         precision: amp.properties(target)?,
         recompute: args.memory.recompute(true),
+        adjacent: args.memory.adjacent(),
         memory_budget: args.memory.budget(),
         accumulate: args.accumulate,
         sparse: args.memory.sparse().choice().filter(|_| !args.accumulate),

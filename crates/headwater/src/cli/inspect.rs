@@ -69,6 +69,7 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
     let settings = Training {
         precision: amp.settings(),
         recompute: args.memory.recompute(true),
+        exact_sums: args.memory.exact_sums,
         memory_budget: args.memory.budget(),
         bucket_size: args.memory.buckets(),
         sparse_embeddings: args.memory.sparse(),

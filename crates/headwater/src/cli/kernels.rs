@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Arguments that no single operator has.
-const OF_MODELS: [&str; 12] = [
+const OF_MODELS: [&str; 13] = [
     "dims",
     "level",
     "dtype",
@@ -28,6 +28,7 @@ const OF_MODELS: [&str; 12] = [
     "master_weights",
     "loss_scale",
     "recompute",
+    "exact_sums",
     "memory_budget",
     "bucket_size",
     "sparse_embeddings",
@@ -200,6 +201,7 @@ fn options(args: &Args, config: &AmpConfig, device: &dyn Device) -> Result<Optio
     Ok(Options {
         precision: config.properties(device.target())?,
         recompute: args.memory.recompute(true),
+        adjacent: args.memory.adjacent(),
         memory_budget: args.memory.budget(),
         sparse: args.memory.sparse().choice(),
         ..Options::default()

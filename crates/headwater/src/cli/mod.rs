@@ -22,6 +22,7 @@ mod signals;
 mod train;
 
 use crate::core::device::Device;
+use crate::core::pass::products::{Adjacent, anywhere};
 use crate::core::ranks::Transport;
 use crate::core::train::BucketSize;
 use crate::devices::{self, DeviceOptions};
@@ -96,6 +97,11 @@ struct Memory {
     /// (default: true, unless a settings file says otherwise).
     #[arg(long, value_name = "BOOL", help_heading = "Memory")]
     recompute: Option<bool>,
+    /// Keep products of one input with several weights apart, as PyTorch computes them, rather than make them one. The
+    /// gradient of the input is a sum of rounded products then (default: one product, unless a settings file says
+    /// otherwise).
+    #[arg(long, help_heading = "Numbers")]
+    exact_sums: bool,
     /// Memory that training may take, such as 8GiB. To keep it, the backward pass recomputes more, matrix products
     /// included. Bits stay the same, steps take longer (default: no limit, unless a settings file has one).
     #[arg(long, value_name = "SIZE", help_heading = "Memory")]
@@ -147,6 +153,11 @@ impl Memory {
         self.recompute.unwrap_or(before)
     }
 
+    /// Products that may become one.
+    fn adjacent(&self) -> Option<Adjacent<'static>> {
+        (!self.exact_sums).then_some(&anywhere)
+    }
+
     /// The budget in bytes.
     fn budget(&self) -> Option<usize> {
         self.memory_budget.map(|b| b.0)
@@ -170,6 +181,7 @@ impl Memory {
     /// Lays the options over settings.
     fn over(&self, c: &mut TrainConfig) {
         c.recompute = self.recompute(c.recompute);
+        c.exact_sums |= self.exact_sums;
         c.memory_budget = self.memory_budget.or(c.memory_budget);
         c.bucket_size = self.bucket_size.unwrap_or(c.bucket_size);
         c.sparse_embeddings = self.sparse_embeddings.unwrap_or(c.sparse_embeddings);

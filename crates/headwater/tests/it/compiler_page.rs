@@ -61,7 +61,7 @@ fn the_page_shows_what_the_compiler_writes() {
     assert!(compared > 10, "only {compared} lines were compared");
     // The table: the nodes and steps that each stage leaves.
     let report = String::from_utf8(run.stdout).unwrap();
-    for stage in ["recognize", "differentiate", "simplify", "distribute", "fuse", "plan"] {
+    for stage in ["recognize", "products", "differentiate", "simplify", "distribute", "fuse", "plan"] {
         let row = report.lines().find(|l| l.trim_start().starts_with(stage)).unwrap();
         let after: Vec<&str> = row.split_whitespace().collect();
         let shown = page.lines().find(|l| l.starts_with(&format!("| `{stage}` |"))).unwrap();
@@ -69,6 +69,6 @@ fn the_page_shows_what_the_compiler_writes() {
         let count = count.trim_end_matches(" steps");
         assert_eq!(count, after[2], "{stage}: {row}");
     }
-    let steps = std::fs::read_to_string(out.path().join("23-plan.plan")).unwrap();
+    let steps = std::fs::read_to_string(out.path().join("24-plan.plan")).unwrap();
     assert!(steps.lines().filter(|l| l.starts_with("step cat")).count() == 0, "copies are left");
 }

@@ -34,6 +34,7 @@ mod norm_op;
 mod operators;
 mod precision;
 mod predicted;
+mod products;
 mod ranks;
 mod recompute;
 mod replay;

@@ -5,20 +5,25 @@ use crate::error::Result;
 use crate::optim::Groups;
 use headwater_core::compile::{Goal, Options, ParameterGradient};
 use headwater_core::pass::precision::Properties;
+use headwater_core::pass::products::{Adjacent, Parameter};
 use headwater_core::ranks::Mesh;
 use headwater_core::train::update::loss_scale_type;
-use headwater_core::train::{BucketLayout, BucketSize, SparseEmbeddings};
+use headwater_core::train::{BLOCK, BucketLayout, BucketSize, MomentForm, SparseEmbeddings};
+use std::cell::RefCell;
 
 /// Bytes of a budget that are left to what an update returns: a few numbers for each bucket.
 const UPDATE_RESULTS: usize = 16 << 10;
 
 /// Options of a training step that sums no micro-batches. `sparse`: tables with sparse gradients, and their rows.
+/// `adjacent`: parameters that lie side by side.
 pub(super) fn training<'a>(
     precision: &Properties,
     t: &Training,
     sparse: &'a [(String, usize)],
+    adjacent: Adjacent<'a>,
 ) -> Options<'a> {
     Options {
+        adjacent: (!t.exact_sums).then_some(adjacent),
         sparse: (!sparse.is_empty()).then_some(SparseEmbeddings::Given(sparse)),
         goal: Goal::Train,
         precision: precision.clone(),
@@ -39,9 +44,14 @@ pub(super) fn groups(t: &Training) -> Result<Groups> {
     }
 }
 
-/// Options of a forward pass in evaluation mode.
-pub(super) fn evaluation(precision: &Properties) -> Options<'static> {
-    Options { goal: Goal::Evaluate, precision: precision.clone(), ..Options::default() }
+/// Options of a forward pass in evaluation mode, of parameters that lie as `adjacent` tells.
+pub(super) fn evaluation<'a>(precision: &Properties, adjacent: Adjacent<'a>) -> Options<'a> {
+    Options {
+        goal: Goal::Evaluate,
+        precision: precision.clone(),
+        adjacent: Some(adjacent),
+        ..Options::default()
+    }
 }
 
 /// Options of an update that the ranks of a mesh do alike.
@@ -49,9 +59,30 @@ pub(super) fn update(mesh: &Mesh) -> Options<'static> {
     Options { goal: Goal::Update, mesh: mesh.clone(), ..Options::default() }
 }
 
-/// The flat layout of gradients, in the order in which they are computed; tables with sparse ones are last.
+/// True if a parameter may lie right behind another: they are of one group, and no number of a block of one is shared
+/// by elements of the other.
+pub(super) fn may_be_adjacent(
+    t: &Training,
+    groups: &Groups,
+) -> impl Fn(Parameter, Parameter) -> bool + use<> {
+    let blocks = !groups.by_element() || t.moments.form() == MomentForm::Int8;
+    let groups = RefCell::new(groups.clone());
+    move |before, behind| {
+        let group = |p: Parameter| groups.borrow_mut().of(p.0, p.1).ok();
+        let whole = !blocks || before.1.shape.numel().is_multiple_of(BLOCK);
+        whole && group(before).is_some_and(|one| group(behind) == Some(one))
+    }
+}
+
+/// True if a parameter lies right behind another.
+pub(super) fn adjacent(layout: &BucketLayout) -> impl Fn(Parameter, Parameter) -> bool + '_ {
+    |before, behind| layout.adjacent(before.0, behind.0)
+}
+
+/// The flat layout of gradients, in the order in which they are computed, those of adjacent parameters side by side; tables with sparse ones are last.
 pub(super) fn layout(
     gradients: &[ParameterGradient],
+    adjacent: &[Vec<String>],
     groups: &mut Groups,
     size: BucketSize,
 ) -> Result<BucketLayout> {
@@ -63,5 +94,5 @@ pub(super) fn layout(
             Some(rows) => sparse.push((name, &g.ty, group, rows)),
         }
     }
-    Ok(BucketLayout::new(dense, size).with_sparse(sparse))
+    Ok(BucketLayout::with_adjacent(dense, adjacent, size).with_sparse(sparse))
 }

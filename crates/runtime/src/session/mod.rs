@@ -97,6 +97,9 @@ pub struct Training {
     pub stochastic_rounding: bool,
     /// True if the backward pass recomputes what is cheap: the same bits in less memory.
     pub recompute: bool,
+    /// True if products that share an operand stay apart, so that the gradient of that is a sum of products, each
+    /// rounded ([`headwater_core::pass::products`]).
+    pub exact_sums: bool,
     /// Bytes that training may take in all, kept by recomputing more.
     pub memory_budget: Option<usize>,
     /// Sizes of the buckets that gradients, parameters and moments lie in; they change no number.
@@ -126,6 +129,7 @@ impl Default for Training {
             precision: PrecisionSettings::default(),
             stochastic_rounding: false,
             recompute: true,
+            exact_sums: false,
             memory_budget: None,
             bucket_size: BucketSize::default(),
             sparse_embeddings: Sparse::default(),
@@ -456,7 +460,10 @@ impl Session {
     pub fn training_program(&mut self, graph: &Graph) -> Result<ProgramId> {
         let (settings, sparse) = (&self.training()?.settings, self.sparse.clone());
         let accumulate = settings.sums();
-        let options = Options { accumulate, ..graphs::training(&self.precision, settings, &sparse) };
+        let layout = self.layout.clone();
+        let adjacent = graphs::adjacent(&layout);
+        let training = graphs::training(&self.precision, settings, &sparse, &adjacent);
+        let options = Options { accumulate, ..training };
         self.compile_with(graph.clone(), &options, |session, compiled| {
             if compiled.gradients.len() == session.layout.entries().count() {
                 return Ok(());
@@ -472,7 +479,9 @@ impl Session {
     /// # Errors
     /// As [`Session::new`].
     pub fn evaluation_program(&mut self, graph: &Graph) -> Result<ProgramId> {
-        let options = graphs::evaluation(&self.precision);
+        let layout = self.layout.clone();
+        let adjacent = graphs::adjacent(&layout);
+        let options = graphs::evaluation(&self.precision, &adjacent);
         self.compile(graph.clone(), &options)
     }
 

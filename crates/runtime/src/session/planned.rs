@@ -160,11 +160,13 @@ impl Planned {
         // Flat storage follows from the gradients: the state is laid out when they are known, before the step
         // is planned.
         let sparse = settings.sparse_embeddings.choice().filter(|_| !accumulate && groups.by_element());
-        let options = Options { accumulate, sparse, watch, ..graphs::training(&precision, settings, &[]) };
+        let adjacent = graphs::may_be_adjacent(settings, &groups);
+        let options =
+            Options { accumulate, sparse, watch, ..graphs::training(&precision, settings, &[], &adjacent) };
         let mut made = None;
         let program = bound(graph.clone(), &options, target, |compiled| {
             check_lanes(settings, &compiled.graph)?;
-            let layout = lay_out(&compiled.gradients, settings, precision.masters, &mut groups)?;
+            let layout = lay_out(compiled, settings, precision.masters, &mut groups)?;
             let tensors = tensors(&compiled.graph);
             let state = {
                 let written = written(&compiled.graph);
@@ -314,12 +316,12 @@ impl Planned {
 
 /// The flat layout of gradients, with the masters and the rounding that the settings ask for.
 fn lay_out(
-    gradients: &[ParameterGradient],
+    compiled: &CompiledGraph,
     t: &Training,
     masters: bool,
     groups: &mut Groups,
 ) -> Result<BucketLayout> {
-    let layout = graphs::layout(gradients, groups, t.bucket_size)?;
+    let layout = graphs::layout(&compiled.gradients, &compiled.adjacent, groups, t.bucket_size)?;
     let layout = layout.with_moments(t.moments.form());
     let layout = if masters { layout.with_masters() } else { layout };
     let layout = if t.stochastic_rounding { layout.with_stochastic_rounding() } else { layout };

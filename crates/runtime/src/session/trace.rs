@@ -60,7 +60,9 @@ impl Session {
             None => {
                 let (settings, sparse) = (&self.training()?.settings, self.sparse.clone());
                 let instrument = Instrument::Probes;
-                let options = graphs::training(&self.precision, settings, &sparse);
+                let layout = self.layout.clone();
+                let adjacent = graphs::adjacent(&layout);
+                let options = graphs::training(&self.precision, settings, &sparse, &adjacent);
                 let options = Options { instrument, memory_budget: None, ..options };
                 let (program, probes, origins) = self.compile_probed(graph, &options)?;
                 let probes = probes.into_iter().map(|(probe, _)| probe).collect();

@@ -60,7 +60,9 @@ impl Session {
     pub fn counting_program(&mut self, graph: &Graph) -> Result<ProgramId> {
         let (settings, sparse) = (&self.training()?.settings, self.sparse.clone());
         let (instrument, accumulate) = (Instrument::Underflow(DType::F16), settings.sums());
-        let options = graphs::training(&self.precision, settings, &sparse);
+        let layout = self.layout.clone();
+        let adjacent = graphs::adjacent(&layout);
+        let options = graphs::training(&self.precision, settings, &sparse, &adjacent);
         let options = Options { instrument, accumulate, memory_budget: None, ..options };
         let (program, probes, origins) = self.compile_probed(graph, &options)?;
         self.counts.push(Counts { program, probes, origins });

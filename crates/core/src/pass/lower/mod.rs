@@ -2,6 +2,7 @@
 //! to their places where that is safe (`outputs`). `streams` orders steps that run side by side, `arena` decides
 //! which bytes each buffer gets, and `check` proves the finished plan.
 
+mod adjacent;
 mod arena;
 mod bindings;
 mod check;
@@ -107,6 +108,8 @@ struct Lowering<'a> {
     targets: HashMap<ValueId, Place>,
     /// Values that are not laid out in row-major order.
     layouts: HashMap<ValueId, Layout>,
+    /// Concatenations that lie in memory already.
+    adjacent: HashMap<ValueId, Place>,
     /// Values that are computed as parts of others.
     parts: HashMap<ValueId, parts::Part>,
     /// The buffer that small workspaces share, on each stream.
@@ -137,7 +140,9 @@ impl<'a> Lowering<'a> {
         let deliveries = outputs::deliveries(graph, bindings)?;
         let targets = outputs::targets(graph, bindings, &deliveries);
         let layouts = layouts(graph, target, &|v| targets.contains_key(&v))?;
-        let parts = parts::parts(graph, target, &|v| targets.contains_key(&v))?;
+        let adjacent = adjacent::adjacent(graph, bindings, &deliveries)?;
+        let placed = |v| targets.contains_key(&v) || adjacent.contains_key(&v);
+        let parts = parts::parts(graph, target, &placed)?;
         let (copies, steps) = (HashMap::new(), Vec::new());
         let common = HashMap::new();
         let mut early: HashMap<ValueId, Vec<usize>> = HashMap::new();
@@ -156,6 +161,7 @@ impl<'a> Lowering<'a> {
             deliveries,
             targets,
             layouts,
+            adjacent,
             parts,
             common,
             early,
@@ -194,9 +200,13 @@ impl<'a> Lowering<'a> {
         }
         if let Some(part) = self.parts.remove(&v) {
             let whole = self.define(part.whole);
-            let own = parts::region_of(&whole, &part.region);
-            self.storage[v.0 as usize] = Some(own.clone());
-            return own;
+            let seen = parts::region_of(&whole, &part.region);
+            // The order of its elements in which views of it fill the box, if there is one.
+            if let Some(layout) = parts::beneath(self.graph, &part.views, seen.layout) {
+                let own = Storage { layout, ..whole };
+                self.storage[v.0 as usize] = Some(own.clone());
+                return own;
+            }
         }
         let ty = self.graph.ty(v).clone();
         let place = self.targets.get(&v).copied();
@@ -239,6 +249,11 @@ impl<'a> Lowering<'a> {
                 if let Some(program) = node.op.row_program(&cx, &types)? {
                     self.rows(node, program, flops)?;
                 }
+            }
+            Body::Copies(_) if self.adjacent.contains_key(&node.outputs[0]) => {
+                let place = self.adjacent.get(&node.outputs[0]).copied();
+                let whole = self.allocate(node.outputs[0], &types[0], place);
+                self.storage[node.outputs[0].0 as usize] = Some(whole);
             }
             Body::Copies(f) => {
                 let copies = f(&cx, &types[0])?;

@@ -1,7 +1,7 @@
 //! Places of results: those that are computed straight into them, and copies of all others.
 
 use super::Lowering;
-use super::draft::overlap;
+use super::draft::{Storage, overlap};
 use super::in_place;
 use crate::attr::Attrs;
 use crate::diagnostic::{Code, Error, Result};
@@ -12,6 +12,7 @@ use crate::ops::collective::all_reduce::ALL_REDUCE;
 use crate::ops::pointwise::to::TO;
 use crate::ops::update::pack::{self, PACK};
 use crate::plan::{ARENA, Bindings, Place, SegmentId};
+use crate::shape::Layout;
 use crate::tensor::TensorType;
 use std::collections::{HashMap, HashSet};
 
@@ -73,11 +74,18 @@ fn packed(graph: &Graph, v: ValueId) -> ValueId {
 }
 
 impl Lowering<'_> {
+    /// True if a value is at a place, its elements in order.
+    fn lies_at(&self, s: &Storage, place: Place) -> bool {
+        let begin = (s.layout.offset * s.dtype.size() as isize) as usize;
+        let own = self.buffers[s.buffer].place.map(|p| Place { offset: p.offset.wrapping_add(begin), ..p });
+        own == Some(place) && s.layout.is_contiguous()
+    }
+
     /// Brings to its place a delivery that is not there yet. `node`: the node that the copy belongs to.
     fn bring(&mut self, delivery: usize, node: &Node) -> Result<()> {
         let (v, place) = (self.deliveries[delivery].value, self.deliveries[delivery].place);
         let from = self.storage(v)?.clone();
-        if self.buffers[from.buffer].place != Some(place) || !from.layout.is_contiguous() {
+        if !self.lies_at(&from, place) {
             let ty = self.graph.ty(v).clone();
             let to = self.allocate(v, &ty, Some(place));
             self.copy(node, from, to);
@@ -141,7 +149,7 @@ impl Lowering<'_> {
                 continue;
             }
             let from = self.storage(value)?.clone();
-            let there = self.buffers[from.buffer].place == Some(place) && from.layout.is_contiguous();
+            let there = self.lies_at(&from, place);
             let given = there && inputs.contains(&self.buffers[from.buffer].value);
             if !given {
                 written.push((place, graph.ty(value).bytes()));
@@ -263,7 +271,8 @@ pub(super) fn targets(
     }
     bound.sort_by_key(|(p, ..)| (p.segment, p.offset));
     let mut out = HashMap::new();
-    for &Delivery { value, place, .. } in deliveries {
+    let own = deliveries.iter().map(|d| (d.value, d.place));
+    for (value, place) in own.chain(divided(graph, deliveries)) {
         let ty = graph.ty(value);
         let Def::Node(n, _) = graph.value(value).def else { continue };
         let node = graph.node(n);
@@ -291,6 +300,42 @@ pub(super) fn targets(
         }
     }
     out
+}
+
+/// Values that are delivered in parts, side by side as these lie in the value: each with the place of the first.
+fn divided(graph: &Graph, deliveries: &[Delivery]) -> Vec<(ValueId, Place)> {
+    /// First byte of a part in the value, the byte behind it, and its place.
+    type Span = (usize, usize, Place);
+    let mut parts: HashMap<ValueId, Vec<Span>> = HashMap::new();
+    let mut order = Vec::new();
+    for &Delivery { value, place, .. } in deliveries {
+        let Some((node, at)) = graph.producer(value) else { continue };
+        let (Body::View(view), Some(whole)) = (node.op.body, node.operands().next()) else { continue };
+        let ty = graph.ty(whole);
+        let seen = (view.layout)(&graph.cx(node), &Layout::contiguous(&ty.shape), at);
+        let Ok(Some(layout)) = seen else { continue };
+        if !layout.is_contiguous() || layout.shape.numel() == 0 {
+            continue;
+        }
+        let own = parts.entry(whole).or_insert_with(|| {
+            order.push(whole);
+            Vec::new()
+        });
+        let begin = layout.offset as usize * ty.dtype.size();
+        own.push((begin, begin + graph.ty(value).bytes(), place));
+    }
+    let whole = |v: ValueId| {
+        let mut all = parts.remove(&v)?;
+        all.sort_unstable_by_key(|p| p.0);
+        let (first, last) = (all[0], all[all.len() - 1]);
+        let all_there = first.0 == 0 && last.1 == graph.ty(v).bytes();
+        let follow = all.windows(2).all(|two| {
+            let next = Place { offset: two[0].2.offset + (two[0].1 - two[0].0), ..two[0].2 };
+            two[1].0 == two[0].1 && two[1].2 == next
+        });
+        (all_there && follow).then_some((v, first.2))
+    };
+    order.into_iter().filter_map(whole).collect()
 }
 
 /// True if a node reads input `v` (itself, not a view of it) only in the row of `out` that it writes. Then
