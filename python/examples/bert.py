@@ -8,6 +8,7 @@ are in the comment below it."""
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import BertConfig, BertForMaskedLM, get_linear_schedule_with_warmup
@@ -49,8 +50,9 @@ def main() -> None:
     model = BertForMaskedLM(config)
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW([{"params": decay}, {"params": rest, "weight_decay": 0.0}], lr=2e-3)
-    schedule = get_linear_schedule_with_warmup(optimizer, 10, 1000)
+    groups: list[dict[str, Any]] = [{"params": decay}, {"params": rest, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=2e-3)
+    schedule = get_linear_schedule_with_warmup(optimizer, 10, 1000)  # type: ignore[no-untyped-call]
     data = torch.Generator().manual_seed(1)
     first = 0
     if args.resume:

@@ -11,16 +11,19 @@ from headwater.errors import Error, Mismatch, Refusal, Unsupported, UnsupportedW
 if TYPE_CHECKING:
     from headwater import apex, hf, nn, ops
     from headwater.backend import Counters, counters, reset
-    from headwater.report import Report, explain
+    from headwater.report import GraphReport, ProgramReport, Report, StepReport, explain
     from headwater.step import Step, compile_step
 
 __all__ = [
     "Counters",
     "Error",
+    "GraphReport",
     "Mismatch",
+    "ProgramReport",
     "Refusal",
     "Report",
     "Step",
+    "StepReport",
     "Unsupported",
     "UnsupportedWarning",
     "__version__",
@@ -39,8 +42,11 @@ __all__ = [
 #: Names that need PyTorch, by the module that has them: loaded at first use.
 _LAZY = {
     "Counters": "backend",
+    "GraphReport": "report",
+    "ProgramReport": "report",
     "Report": "report",
     "Step": "step",
+    "StepReport": "report",
     "compile_step": "step",
     "counters": "backend",
     "explain": "report",

@@ -16,6 +16,7 @@ from torch.fx import traceback as fx_traceback
 
 from headwater import _headwater
 from headwater.errors import Refusal, Unsupported
+from headwater.precision import Policy
 from headwater.references import Interpreter
 
 DTYPES = {
@@ -104,8 +105,10 @@ def capture(
     examples: Sequence[Any],
     names: dict[int, str],
     trained: set[str],
+    amp: Optional[dict[str, Any]] = None,
 ) -> Capture:
-    """Captures a graph of dynamo. `names`: of parameters and buffers by identity; `trained`: parameters that get gradients."""
+    """Captures a graph of dynamo. `names`: of parameters and buffers by identity; `trained`: parameters that get gradients;
+    `amp`: settings of mixed precision."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     refusals = lost(graph) + _operands(placeholders, examples, names)
     outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]
@@ -115,11 +118,14 @@ def capture(
     state = [(i, names[id(e)]) for i, e in enumerate(examples) if id(e) in names]
     users = [i for i, e in enumerate(examples) if id(e) not in names]
     held = {f"p{i}": examples[i] for i, _ in state}
-    module = _Exported(graph, len(examples), held)
+    buffers = {i for i, _ in state if not isinstance(examples[i], torch.nn.Parameter)}
+    module = _Exported(graph, len(examples), held, None if amp is None else Policy(graph, amp, buffers))
     # Ambient settings are not the model's: `_headwater` applies none.
     with torch.autocast("cpu", enabled=False), torch.enable_grad():
         try:
             exported = torch.export.export(module, tuple(examples[i] for i in users), strict=False)
+        except Unsupported:
+            raise
         except Exception as e:
             raise Unsupported([Refusal(f"torch.export: {first_line(e)}")]) from e
     renamed = {f"p{i}": name for i, name in state}
@@ -139,8 +145,11 @@ def capture(
 class _Exported(torch.nn.Module):
     """A graph of dynamo as a module: state under names, the rest as arguments."""
 
-    def __init__(self, graph: torch.fx.GraphModule, count: int, held: dict[str, torch.Tensor]) -> None:
+    def __init__(
+        self, graph: torch.fx.GraphModule, count: int, held: dict[str, torch.Tensor], policy: Optional[Policy]
+    ) -> None:
         super().__init__()
+        self.policy = policy
         for name, tensor in held.items():
             if isinstance(tensor, torch.nn.Parameter):
                 self.register_parameter(name, tensor)
@@ -155,7 +164,8 @@ class _Exported(torch.nn.Module):
         args = [next(fed) if name is None else getattr(self, name) for name in self.order]
         # Node by node, so that each operator keeps the module and the line of the model that it comes from.
         with fx_traceback.preserve_node_meta():
-            return Interpreter(self.graph).run(*args)[0]
+            run = Interpreter(self.graph).run
+            return (run(*args) if self.policy is None else self.policy.run(run, args))[0]
 
 
 def to_json(exported: torch.export.ExportedProgram, renamed: dict[str, str]) -> bytes:

@@ -59,7 +59,7 @@ def compare(function: Function, graph: torch.fx.GraphModule, args: Sequence[Any]
     inputs = [aligned(ours[i].detach()) for i in function.names]
     lost = [name for name in want if name not in got]
     held: list[torch.Tensor] = []
-    differences = _headwater.compare(
+    differences, _ = _headwater.compare(
         still.program,
         [f"output.{i}" for i in half.cotangents] if half.backward else [],
         [function.names[i] for i in function.wanted] if half.backward else [],

@@ -5,31 +5,33 @@ from typing import Any, Optional
 import torch
 
 from headwater.errors import Refusal, Unsupported
+from headwater.precision import Amp
 from headwater.step import Step
 
 __all__ = ["prepare"]
 
 
-def prepare(trainer: Any, *, threads: Optional[int] = None, check: bool = True) -> Any:
+def prepare(trainer: Any, *, amp: Amp = None, threads: Optional[int] = None, check: bool = True) -> Any:
     """Turns a `transformers.Trainer` to whole steps and returns it. Losses by `num_items_in_batch`, accumulation, clipping,
     logs, callbacks, checkpoints and `resume_from_checkpoint` are as before. Methods of this instance are replaced, and its
     optimizer's `step`; nothing else is patched.
 
-    Gradients are clipped inside of the update, so `on_pre_optimizer_step` sees none. `threads` and `check` are
-    `compile_step`'s; `fp16` and `bf16` must be off.
+    Gradients are clipped inside of the update, so `on_pre_optimizer_step` sees none. `amp`, `threads` and `check` are
+    `compile_step`'s; the trainer's own `fp16` and `bf16` must be off. The Trainer's checkpoints do not hold the loss scale, which
+    begins anew in a run that is resumed.
 
     Raises `Unsupported` for more than one process, other devices than the CPU, and mixed precision of the trainer's."""
     args = trainer.args
     found = []
     if args.fp16 or args.bf16:
-        found.append(Refusal("fp16 or bf16 of TrainingArguments: whole steps are in float32"))
+        found.append(Refusal("fp16 or bf16 of TrainingArguments: pass amp= to prepare"))
     if args.world_size > 1 or args.device.type != "cpu":
         found.append(Refusal(f"a Trainer on {args.world_size} processes and {args.device}: it must be one, on the CPU"))
     if getattr(args, "torch_compile", False):
         found.append(Refusal("torch_compile of TrainingArguments: the step is compiled as a whole"))
     if found:
         raise Unsupported(found)
-    steps = _Steps(trainer, threads, check)
+    steps = _Steps(trainer, amp, threads, check)
     trainer.training_step = steps.training_step
     trainer._clip_grad_norm = lambda model: steps.norm()
     trainer._get_grad_norm = lambda model, grad_norm=None: steps.norm()
@@ -40,8 +42,8 @@ def prepare(trainer: Any, *, threads: Optional[int] = None, check: bool = True) 
 class _Steps:
     """The step of a trainer, made when its optimizer is there."""
 
-    def __init__(self, trainer: Any, threads: Optional[int], check: bool) -> None:
-        self._trainer, self._settings = trainer, (threads, check)
+    def __init__(self, trainer: Any, amp: Amp, threads: Optional[int], check: bool) -> None:
+        self._trainer, self._settings = trainer, (amp, threads, check)
         self._step: Optional[Step] = None
         self._norm = torch.zeros(())
 
@@ -81,7 +83,7 @@ class _Steps:
             return self._step
         if self._step is not None:
             self._step.close()
-        threads, check = self._settings
+        amp, threads, check = self._settings
 
         def loss_of(inputs: dict[str, Any], num_items_in_batch: Any, divisor: int) -> Any:
             loss = trainer.compute_loss(model, dict(inputs), num_items_in_batch=num_items_in_batch)
@@ -89,7 +91,7 @@ class _Steps:
 
         limit = trainer.args.max_grad_norm
         self._step = step = Step(
-            model, optimizer, None, limit if limit and limit > 0 else None, None, 1, "cpu", threads, check, loss_of
+            model, optimizer, None, limit if limit and limit > 0 else None, None, 1, amp, "cpu", threads, check, loss_of
         )
 
         def update(*args: Any, **kwargs: Any) -> None:

@@ -18,8 +18,9 @@ _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", "float16": "f16", "bfloa
 _LEVELS = ("O0", "O1", "O2", "O3")
 
 
-#: Settings of `[amp]` that concern casts.
+#: Settings of `[amp]` that concern casts, and those of the loss scale, which is a matter of whole steps.
 CASTS = frozenset(["level", "dtype", "keep_batchnorm", "master_weights"])
+SCALE = frozenset(["loss_scale", "scaler"])
 
 
 def settings(amp: Amp, known: frozenset[str] = CASTS) -> Optional[dict[str, Any]]:
@@ -39,6 +40,9 @@ def settings(amp: Amp, known: frozenset[str] = CASTS) -> Optional[dict[str, Any]
         raise ValueError(f"amp={amp!r}: the low precision is f16 or bf16")
     if unknown := given.keys() - known:
         raise ValueError(f"amp={amp!r}: there is no setting {sorted(unknown)[0]}; there are {', '.join(sorted(known))}")
+    scale = given.get("loss_scale", 1.0)
+    if scale not in ("dynamic", "predictive") and not isinstance(scale, (int, float)):
+        raise ValueError(f"amp={amp!r}: loss_scale is a number, 'dynamic' or 'predictive'")
     return given
 
 

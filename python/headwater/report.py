@@ -1,7 +1,9 @@
-"""`headwater.explain`: what `torch.compile(model, backend="headwater")` would do with a model, before it does."""
+"""`headwater.explain`: what `torch.compile(model, backend="headwater")` would do with a model, before it does; and what a
+`Step` has done."""
 
+import html
 from dataclasses import dataclass, field
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 from torch._dynamo.utils import counters as dynamo_counters
@@ -53,6 +55,56 @@ class Report:
             lines += [f"     note: {note}" for note in graph.notes]
         lines += [f"  graph ends {count} ×: {reason.splitlines()[0]}" for reason, count in self.breaks.items()]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+@dataclass
+class ProgramReport:
+    """A program of a step."""
+
+    #: Dtype and sizes of what is fed.
+    sizes: list[str]
+    #: Calls of torch's functions in it.
+    calls: int
+    #: True if the model was in training mode.
+    training: bool
+    #: Notes of the importer: parts of the program that it dropped or assumed.
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class StepReport:
+    """What a `Step` has compiled and checked so far."""
+
+    programs: list[ProgramReport]
+    #: Such as "f32" or "O2 in bf16".
+    precision: str
+    #: Values of the first step that agree with eager mode's within a bound that is wider than the value itself, so
+    #: that nothing is proved of them: name, relative error, bound. `None` if the step was not compared.
+    unproved: Optional[list[tuple[str, float, float]]]
+    #: Bytes, by kind.
+    memory: dict[str, int]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.programs)} program{'s' * (len(self.programs) != 1)}, {self.precision}"]
+        for i, p in enumerate(self.programs):
+            mode = "training" if p.training else "evaluation"
+            lines.append(f"  {i}: {p.calls} calls, {mode} mode, fed {', '.join(p.sizes) or 'nothing'}")
+            lines += [f"     note: {note}" for note in p.notes]
+        if self.unproved is None:
+            lines.append("the first step was not compared with eager mode")
+        elif not self.unproved:
+            lines.append("the first step agrees with eager mode within bounds smaller than each value")
+        else:
+            lines.append("the first step agrees with eager mode; not proved, for their bounds are wider than the values:")
+            lines += [f"  {name}: relative error {error:.2e}, bound {bound:.2e}" for name, error, bound in self.unproved]
+        lines += [f"{kind}: {size:,} bytes" for kind, size in self.memory.items()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:

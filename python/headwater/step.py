@@ -4,6 +4,7 @@ The step is itself a backend of TorchDynamo and is called through it each time. 
 frozen parameters and Python state; each new combination becomes one more program on the same state."""
 
 import contextlib
+import json
 import logging
 import warnings
 from collections.abc import Mapping
@@ -11,10 +12,11 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 
-from headwater import _headwater, eager, optim
+from headwater import _headwater, eager, optim, precision
 from headwater.capture import Capture, capture
 from headwater.errors import Error, Mismatch, Refusal, Unsupported
-from headwater.memory import Segments, mapping, tensor
+from headwater.report import ProgramReport, StepReport
+from headwater.state import State, addresses
 from headwater.torch_version import check_version
 
 check_version()
@@ -31,6 +33,7 @@ def compile_step(
     clip_norm: Optional[float] = None,
     clip_value: Optional[float] = None,
     accumulate: int = 1,
+    amp: precision.Amp = None,
     device: str = "cpu",
     threads: Optional[int] = None,
     check: bool = True,
@@ -38,8 +41,9 @@ def compile_step(
     """Makes a whole training step of a model and its optimizer.
 
     `step(*args, **kwargs)` is `loss_fn(model(*args[:-1], **kwargs), args[-1])`, its backward pass, clipping of the gradients'
-    global norm to `clip_norm` or of each element to `clip_value`, and `optimizer.step()`; it returns the loss, detached. Without `loss_fn` the loss is what the
-    model returns, or its `.loss`, `["loss"]` or first element. Gradients need not be emptied: each step has its own.
+    global norm to `clip_norm` or of each element to `clip_value`, and `optimizer.step()`; it returns the loss, detached.
+    Without `loss_fn` the loss is what the model returns, or its `.loss`, `["loss"]` or first element. Gradients need not be
+    emptied: each step has its own.
 
     With `accumulate=n` each n-th call updates, with the mean of n gradients. A loop that counts itself calls
     `step.backward(*batch)` any number of times, whose gradients add up as `.grad` does, and then `step.update()`.
@@ -51,14 +55,26 @@ def compile_step(
     within bounds that are derived from the graph, else `Mismatch` is raised and the module stays as it was. It costs one eager
     step and memory for its gradients, and 18 runs in float64 where terms of a gradient cancel.
 
+    `amp` is "O1", "O2" or a dict with these of the settings of `[amp]` in docs/mixed-precision.md: `level`, `dtype` (default
+    "bf16"), `keep_batchnorm`, `loss_scale` and `scaler`. Parameters stay float32: they are the masters, which O2 casts once
+    in a run. The first step is compared in float32, before casts come in. The loss scale moves by the settings' rule, and a
+    step that overflows at the lowest scale raises HW-R006.
+
+    An update whose gradients are not finite changes no parameter, moment or count, and warns; running statistics of batch norm
+    have moved in the forward pass, as in eager mode.
+
     `threads`: of the plans, by default as many as torch has.
 
     Raises `Unsupported`, with all reasons, for what cannot be run right; some are found at the first call."""
-    return Step(model, optimizer, loss_fn, clip_norm, clip_value, accumulate, device, threads, check)
+    return Step(model, optimizer, loss_fn, clip_norm, clip_value, accumulate, amp, device, threads, check)
 
 
 class Step:
-    """A training step; see `compile_step`."""
+    """A training step; see `compile_step`.
+
+    Attributes: `norm`, the global norm of the last update's gradients before clipping; `skipped`, the updates that were left
+    out because a gradient was not finite; `programs`, how many were compiled: one for each combination of sizes, modes and
+    Python state."""
 
     def __init__(
         self,
@@ -68,6 +84,7 @@ class Step:
         clip_norm: Optional[float],
         clip_value: Optional[float],
         accumulate: int,
+        amp: precision.Amp,
         device: str,
         threads: Optional[int],
         check: bool,
@@ -83,17 +100,20 @@ class Step:
         #: True if `backward` and `update` are called instead of the step itself.
         self._by_hand = False
         self._threads = threads or torch.get_num_threads()
+        self._amp = precision.settings(amp, precision.CASTS | precision.SCALE)
+        self._precision = "f32" if self._amp is None else f"{self._amp['level']} in {self._amp['dtype']}"
+        self._scaler = None if self._amp is None else _headwater.Scaler(json.dumps(self._amp))
         self._check = check
+        #: Values of the first step that were compared, but not proved: name, relative error, bound.
+        self._unproved: Optional[list[tuple[str, float, float]]] = None
+        self._reports: list[ProgramReport] = []
         #: Loss and gradients of the first batch in eager mode, until they are compared.
         self._expected: Optional[tuple[float, dict[str, Optional[torch.Tensor]]]] = None
-        self._state: Optional[_State] = None
+        self._state: Optional[State] = None
         self._closed = False
         self._micro = 0
-        #: Global norm of the last update's gradients, before clipping.
         self.norm: Optional[float] = None
-        #: Updates that were left out because a gradient was not finite.
         self.skipped = 0
-        #: Programs compiled so far: one for each combination of sizes, modes and Python state.
         self.programs = 0
 
         def own(*args: Any, **kwargs: Any) -> Any:
@@ -171,6 +191,25 @@ class Step:
         first call."""
         return {} if self._state is None else {"planned": self._state.step.planned_bytes}
 
+    @property
+    def scale(self) -> float:
+        """What the loss of the next step is multiplied by before it is differentiated; gradients are divided by it."""
+        return 1.0 if self._scaler is None else self._scaler.state[0]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loss scale, and the steps without overflow that count towards its growth."""
+        scale, counter = (1.0, 0) if self._scaler is None else self._scaler.state
+        return {"scale": scale, "growth_tracker": counter}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on with the loss scale of a `state_dict`."""
+        if self._scaler is not None:
+            self._scaler.resume(float(state["scale"]), int(state["growth_tracker"]))
+
+    def explain(self) -> StepReport:
+        """The programs that were compiled, their precision, what was checked, and what the step holds."""
+        return StepReport(list(self._reports), self._precision, self._unproved, self.memory())
+
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
         """The optimizer's parameters by their names in the model."""
         names = self._names()
@@ -209,8 +248,14 @@ class Step:
         names, trained = self._names(), self._trained()
         if found := _shared(examples, names, trained):
             raise Unsupported(found)
-        entry = _Entry(capture(graph, examples, names, trained))
+        made = exact = capture(graph, examples, names, trained, self._amp)
+        if self._amp is not None and self._check:
+            exact = capture(graph, examples, names, trained)
+        entry = _Entry(made, exact)
         self.programs += 1
+        sizes = [f"{e.dtype}{list(e.shape)}".removeprefix("torch.") for i, e in enumerate(examples) if i in entry.capture.users]
+        calls = sum(node.op.startswith("call") for node in graph.graph.nodes)
+        self._reports.append(ProgramReport(sizes, calls, self._model.training, entry.capture.program.notes))
 
         def run(*args: Any) -> tuple[torch.Tensor]:
             return (self._run(entry, args),)
@@ -227,6 +272,8 @@ class Step:
             self._compare(entry, state, args, feeds)
         # Dropout follows torch's generator, which moves only where there is some.
         key = tuple(torch.randint(1 << 62, (2,)).tolist()) if program.random else (0, 0)
+        if state.scaled:
+            state.step.set_loss_scale(self.scale)
         loss = state.step.gradients(entry.number, feeds, key, self._micro == 0)
         torch.autograd.graph.increment_version([args[i] for i, name in entry.capture.state if name in entry.written])
         self._micro += 1
@@ -235,10 +282,12 @@ class Step:
             self._update(state)
         return torch.tensor(loss, dtype=torch.float32)
 
-    def _update(self, state: "_State") -> bool:
+    def _update(self, state: State) -> bool:
         optim.before_step(self._optimizer)
         state.follow_settings(self._optimizer)
-        self.norm, applied = state.step.update(state.rates(self._optimizer))
+        self.norm, largest, applied = state.step.update(state.rates(self._optimizer))
+        scale = self.scale
+        goes_on = self._scaler is None or self._scaler.next(not applied, largest)
         # Schedulers look at this, to warn those who never step.
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
         if applied:
@@ -247,18 +296,20 @@ class Step:
             optim.after_step(self._optimizer)
             return True
         self.skipped += 1
+        if not goes_on:
+            raise Error(f"a gradient is not finite at the lowest loss scale, {scale:g}: nothing was changed", "HW-R006")
         message = f"headwater: a gradient is not finite (update {self.skipped} left out): nothing was changed"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
         return False
 
-    def _enter(self, entry: "_Entry", args: Sequence[Any]) -> "_State":
+    def _enter(self, entry: "_Entry", args: Sequence[Any]) -> State:
         """The state that a capture's program belongs to: the one there is, or one made anew from torch's tensors."""
         state = self._state
-        if state is not None and state.is_current(self._optimizer) and state.holds(entry, args):
+        if state is not None and state.is_current(self._optimizer) and state.holds(entry.capture, args):
             if entry.state is state:
                 return state
             entry.capture.train(self._trained())
-            if state.trained_by(entry):
+            if state.trained_by(entry.capture):
                 with contextlib.suppress(Error):
                     entry.number, entry.state = state.step.add(entry.capture.program), state
                     return state
@@ -266,20 +317,38 @@ class Step:
             what = "other parameters are trained, or the optimizer's state was replaced, between two batches of one update"
             raise Unsupported([Refusal(what)])
         entry.capture.train(self._trained())
-        self._state = state = _State(self, entry, args)
+        self._state = state = State(
+            self._optimizer,
+            self._rule,
+            self._parameters(),
+            entry.capture,
+            args,
+            clip_norm=self._clip_norm,
+            clip_value=self._clip_value,
+            accumulate=self._accumulate,
+            sum=self._by_hand,
+            scaled=self._scaler is not None and self._scaler.scales,
+            threads=self._threads,
+        )
         entry.number, entry.state = 0, state
         return state
 
-    def _compare(self, entry: "_Entry", state: "_State", args: Sequence[Any], feeds: list[int]) -> None:
+    def _compare(self, entry: "_Entry", state: State, args: Sequence[Any], feeds: list[int]) -> None:
         """Raises `Mismatch` if the batch's loss and gradients are not those of eager mode."""
         assert self._expected is not None
         loss, expected = self._expected
-        before = {name: args[i].detach().clone() for i, name in entry.capture.state if name in entry.written}
-        tensors = {name: args[i].detach() for i, name in entry.capture.state} | before
-        tensors |= {name: t.contiguous() for name, t in entry.capture.constants.items()}
+        exact = entry.exact
+        exact.train(self._trained())
+        before = {name: args[i].detach().clone() for i, name in exact.state if name in entry.written}
+        tensors = {name: args[i].detach() for i, name in exact.state} | before
+        tensors |= {name: t.contiguous() for name, t in exact.constants.items()}
         given = {name: g.detach().contiguous() for name, g in expected.items() if g is not None}
-        program = entry.capture.program
-        found = state.step.check(entry.number, program, feeds, _addresses(tensors), loss, _addresses(given))
+        # In mixed precision no plan of the state is of the program that is compared.
+        number = entry.number if self._amp is None else None
+        if state.scaled:
+            state.step.set_loss_scale(1.0)
+        found, unproved = state.step.check(number, exact.program, feeds, addresses(tensors), loss, addresses(given))
+        self._unproved = unproved
         for i, name in entry.capture.state:
             if name in before:
                 args[i].detach().copy_(before[name])
@@ -294,230 +363,14 @@ class Step:
 class _Entry:
     """A capture, and the number of its program in the state that it was last run on."""
 
-    def __init__(self, made: Capture) -> None:
+    def __init__(self, made: Capture, exact: Capture) -> None:
         self.capture = made
+        #: The same without casts of mixed precision, which is what eager mode is compared with.
+        self.exact = exact
         self.number = 0
-        self.state: Optional[_State] = None
+        self.state: Optional[State] = None
         #: Names of tensors that the forward pass writes.
         self.written = set(made.program.written)
-
-
-class _State:
-    """Parameters, buffers and moments in memory that torch and the plans share.
-
-    torch's own tensors are the truth: a state is made from them, and made anew when they tell something else than it can
-    follow, such as a loaded optimizer or parameters that were unfrozen."""
-
-    def __init__(self, owner: Step, entry: _Entry, args: Sequence[Any]) -> None:
-        optimizer, rule = owner._optimizer, owner._rule
-        self._rule = rule
-        tensors: dict[str, torch.Tensor] = {name: args[i] for i, name in entry.capture.state}
-        parameters = owner._parameters()
-        in_graph = set(entry.capture.program.trained)
-        if not in_graph:
-            raise Unsupported([Refusal("no parameter of the optimizer gets a gradient in this graph")])
-        #: For each group of ours: position of torch's group, names of its parameters. Those of one have made as many steps.
-        self._groups: list[tuple[int, list[str]]] = []
-        numbers: dict[tuple[int, int], list[str]] = {}
-        names = {id(p): name for name, p in parameters.items()}
-        for at, group in enumerate(optimizer.param_groups):
-            for p in group["params"]:
-                name = names.get(id(p))
-                if name in in_graph:
-                    numbers.setdefault((at, rule.done(optimizer.state.get(p))), []).append(name)
-        for (at, _), members in numbers.items():
-            self._groups.append((at, members))
-        self._keys = [rule.key(optimizer.param_groups[at]) for at, _ in self._groups]
-        settings = [rule.json(optimizer.param_groups[at]) for at, _ in self._groups]
-        # Held until their contents are copied.
-        contents = {name: t.detach().contiguous() for name, t in tensors.items()}
-        contents |= {name: t.contiguous() for name, t in entry.capture.constants.items()}
-        segments = Segments()
-        self.step = _headwater.Step(
-            entry.capture.program,
-            _addresses(contents),
-            [(s, members) for s, (_, members) in zip(settings, self._groups)],
-            clip_norm=owner._clip_norm,
-            clip_value=owner._clip_value,
-            accumulate=owner._accumulate,
-            sum=owner._by_hand,
-            threads=owner._threads,
-            memory=segments.lend,
-        )
-        trained = set(self.step.trained)
-        self._groups = [(at, [n for n in members if n in trained]) for at, members in self._groups]
-        #: Parameters that get a gradient, as the graph says.
-        self._in_graph = in_graph
-
-        def place(role: str, name: str, like: torch.Tensor) -> torch.Tensor:
-            segment, byte = self.step.places[(role, name)]
-            return segments.tensor(self.step.segments[segment], like.dtype, like.shape, byte)
-
-        #: Tensors of torch's that lie in our memory, by name, with their views of it.
-        self._held: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        for name, t in tensors.items():
-            role = "parameter" if isinstance(t, torch.nn.Parameter) else "buffer"
-            if (role, name) in self.step.places:
-                view = place(role, name, t)
-                t.data = view
-                self._held[name] = (t, view)
-        self._addresses = {name: view.data_ptr() for name, (_, view) in self._held.items()}
-        self.parameters = [parameters[n] for _, members in self._groups for n in members]
-        self._take_moments(optimizer, parameters, place)
-
-    def _take_moments(
-        self,
-        optimizer: torch.optim.Optimizer,
-        parameters: dict[str, torch.nn.Parameter],
-        place: Callable[[str, str, torch.Tensor], torch.Tensor],
-    ) -> None:
-        """Moves the optimizer's moments to our memory, and gives its counts of steps places side by side."""
-        self._moments: list[dict[str, torch.Tensor]] = []
-        self._counts: Optional[torch.Tensor] = None
-        #: NAdam's products of momenta, contiguous.
-        self._products: Optional[torch.Tensor] = None
-        if not isinstance(self._rule, optim.SGD):
-            memory = mapping(4 * max(1, len(self.parameters)))
-            self._counts = tensor(memory, torch.float32, [len(self.parameters)], 0)
-        if isinstance(self._rule, optim.NAdam):
-            factors = mapping(4 * max(1, len(self.parameters)))
-            self._products = tensor(factors, torch.float32, [len(self.parameters)], 0)
-        for at, members in self._groups:
-            for name in members:
-                p = parameters[name]
-                moments = {m: place(m, name, p) for m in self._rule.moments(optimizer.param_groups[at])}
-                before = optimizer.state.get(p) or {}
-                for key, view in moments.items():
-                    if isinstance(before.get(key), torch.Tensor):
-                        view.copy_(before[key])
-                if isinstance(self._rule, optim.NAdam):
-                    group = optimizer.param_groups[at]
-                    if what := self._rule.contradiction(group, before):
-                        raise Unsupported([Refusal(what)])
-                    product = tensor(factors, torch.float32, [], 4 * len(self._moments))
-                    product.fill_(before.get("mu_product", 1.0))
-                    moments = {"mu_product": product, **moments}
-                if self._counts is not None:
-                    step = tensor(memory, torch.float32, [], 4 * len(self._moments))
-                    step.fill_(self._rule.done(before))
-                    moments = {"step": step, **moments}
-                self._moments.append(moments)
-        if self._counts is not None:
-            for p, moments in zip(self.parameters, self._moments):
-                optimizer.state[p].update(moments)
-        else:
-            # SGD's buffers are there from the first step on.
-            for p, moments in zip(self.parameters, self._moments):
-                if self._rule.done(optimizer.state.get(p)):
-                    optimizer.state[p].update(moments)
-        self._remember(optimizer)
-
-    def _remember(self, optimizer: torch.optim.Optimizer) -> None:
-        self._states = [optimizer.state.get(p) for p in self.parameters]
-        self._forms = [self._rule.form(g) for g in optimizer.param_groups]
-        self._members = [list(g["params"]) for g in optimizer.param_groups]
-
-    def is_current(self, optimizer: torch.optim.Optimizer) -> bool:
-        """True if the optimizer's state and groups are those that were taken."""
-        states = optimizer.state
-        same = all(states.get(p) is s for p, s in zip(self.parameters, self._states))
-        groups = optimizer.param_groups
-        return (
-            same
-            and [self._rule.form(g) for g in groups] == self._forms
-            and len(groups) == len(self._members)
-            and all(
-                len(g["params"]) == len(m) and all(a is b for a, b in zip(g["params"], m))
-                for g, m in zip(groups, self._members)
-            )
-            and self._steps(optimizer) is not None
-        )
-
-    def holds(self, entry: _Entry, args: Sequence[Any]) -> bool:
-        """True if the graph's tensors lie in our memory. Those that were moved elsewhere are taken back."""
-        for i, name in entry.capture.state:
-            t = args[i]
-            if t.data_ptr() == self._addresses.get(name):
-                continue
-            held = self._held.get(name)
-            if held is None or held[1].shape != t.shape or held[1].dtype != t.dtype:
-                if t.numel() == 0:
-                    continue
-                return False
-            held[1].copy_(t.detach())
-            t.data = held[1]
-            self._held[name] = (t, held[1])
-        return True
-
-    def trained_by(self, entry: _Entry) -> bool:
-        """True if a capture trains the parameters that this state trains."""
-        return set(entry.capture.program.trained) == self._in_graph
-
-    def follow_settings(self, optimizer: torch.optim.Optimizer) -> None:
-        """Plans the update anew if settings other than rates have changed."""
-        groups = [optimizer.param_groups[at] for at, _ in self._groups]
-        keys = [self._rule.key(g) for g in groups]
-        if keys != self._keys:
-            if isinstance(self._rule, optim.NAdam):
-                for group, (_, members) in zip(groups, self._groups):
-                    state = optimizer.state.get(self._held[members[0]][0]) if members else None
-                    if what := self._rule.contradiction(group, state):
-                        raise Unsupported([Refusal(what)])
-            self.step.set_groups([self._rule.json(g) for g in groups])
-            self._keys = keys
-
-    def _steps(self, optimizer: torch.optim.Optimizer) -> Optional[list[int]]:
-        """Steps that each group has made, or `None` if parameters of one have made different numbers."""
-        if self._counts is None:
-            counts = [self._rule.done(s) for s in self._states]
-        else:
-            counts = [int(c) for c in self._counts.tolist()]
-        steps, at = [], 0
-        for _, members in self._groups:
-            own = set(counts[at : at + len(members)])
-            at += len(members)
-            if len(own) > 1:
-                return None
-            steps.append(own.pop() if own else 0)
-        return steps
-
-    def rates(self, optimizer: torch.optim.Optimizer) -> list[tuple[float, int]]:
-        """Rate and number of the step of each group."""
-        steps = self._steps(optimizer)
-        assert steps is not None
-        rates = [float(optimizer.param_groups[at]["lr"]) for at, _ in self._groups]
-        return [(rate, done + 1) for rate, done in zip(rates, steps)]
-
-    def count(self, optimizer: torch.optim.Optimizer) -> None:
-        """Notes a step that was made."""
-        if self._products is not None and isinstance(self._rule, optim.NAdam):
-            steps, at = self._steps(optimizer) or [], 0
-            for (group, members), done in zip(self._groups, steps):
-                factor = self._rule.factor(optimizer.param_groups[group], done + 1)
-                self._products[at : at + len(members)] *= factor
-                at += len(members)
-        if self._counts is not None:
-            self._counts.add_(1)
-            return
-        begun = [bool(moments) and not self._rule.done(s) for s, moments in zip(self._states, self._moments)]
-        if any(begun):
-            for p, moments in zip(self.parameters, self._moments):
-                optimizer.state[p].update(moments)
-            self._remember(optimizer)
-
-    def give_back(self) -> None:
-        """Gives torch's tensors memory of their own."""
-        for t, view in self._held.values():
-            if t.data_ptr() == view.data_ptr():
-                t.data = view.clone()
-        for state, moments in zip(self._states, self._moments):
-            for key, view in moments.items():
-                if state is not None and state.get(key) is view:
-                    state[key] = view.clone()
-
-
-def _addresses(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, int]]:
-    return {name: (t.data_ptr(), t.numel() * t.element_size()) for name, t in tensors.items()}
 
 
 def _loss(result: Any) -> Any:

@@ -38,6 +38,7 @@ README = (EXAMPLES.parent / "README.md").read_text()
 #: What the blocks print, in their order.
 PRINTED = {
     "whole_step": r"0\.\d+, norm \d+\.\d+",
+    "amp": r"torch\.float32 65536\.0 O2 in f16",
     "compile": r"Counters\(graphs=1, plans=\d, refused=0\)",
     "apex": r".*'loss_scaler0'.*'loss_scale': 65536\.0, 'unskipped': 100.*",
     "operators": "True",
@@ -54,3 +55,16 @@ def test_examples_of_the_readme_run(block: str, printed: str, capsys: pytest.Cap
     exec(compile(block, "README.md", "exec"), {})  # noqa: S102
     said = capsys.readouterr().out
     assert re.fullmatch(printed + "\n", said), said
+
+
+def test_the_reference_is_what_docstrings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["reference.py", "--check"])
+    with pytest.raises(SystemExit) as done:
+        runpy.run_path(str(EXAMPLES.parent / "reference.py"), run_name="__main__")
+    assert done.value.code == 0
+
+
+def test_examples_are_typed() -> None:
+    mypy = pytest.importorskip("mypy.api")
+    said, _, code = mypy.run(["--strict", "--follow-imports=silent", "--ignore-missing-imports", str(EXAMPLES / "bert.py")])
+    assert code == 0, said

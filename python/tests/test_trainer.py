@@ -106,7 +106,7 @@ def test_it_resumes_from_its_checkpoint(tmp_path: pathlib.Path) -> None:
 
 
 def test_what_a_trainer_must_not_have_is_refused(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(headwater.Unsupported, match="are in float32"):
+    with pytest.raises(headwater.Unsupported, match="pass amp="):
         headwater.hf.prepare(trainer(language_model(), tmp_path, bf16=True))
 
 
@@ -130,3 +130,14 @@ def test_a_compiled_model_under_accelerate() -> None:
     for p, q in zip(model.parameters(), twin.parameters()):
         torch.testing.assert_close(p, q)
     assert headwater.counters().plans > 0
+
+
+def test_a_trainer_in_mixed_precision(tmp_path: pathlib.Path) -> None:
+    want = trainer(language_model(), tmp_path / "a")
+    want.train()
+    got = headwater.hf.prepare(trainer(language_model(), tmp_path / "b"), amp="O2")
+    got.train()
+    first, exact = logged(got)[0][0], logged(want)[0][0]
+    # bf16, and not f32.
+    assert 2.0**-20 * exact < abs(first - exact) < 2.0**-6 * exact
+    assert got.headwater.step.explain().precision == "O2 in bf16"

@@ -18,6 +18,9 @@ use headwater_runtime::session::{Session, Weights};
 /// Name, relative error, and the bound that it exceeds.
 pub(crate) type Difference = (String, f64, f64);
 
+/// The differences, and values that are not proved: they are within bounds that are wider than the values.
+pub(crate) type Verdict = (Vec<Difference>, Vec<Difference>);
+
 /// Name of the loss among the differences.
 const LOSS: &str = "loss";
 
@@ -52,7 +55,7 @@ pub(crate) fn compare(
     got: f64,
     loss: f64,
     gradients: &Contents,
-) -> Result<Vec<Difference>, Failure> {
+) -> Result<Verdict, Failure> {
     judge(&Options::default(), forward, inputs, |at, output| {
         if at == 0 {
             return Ok(Compared::Both { name: LOSS.to_string(), got: vec![got], want: vec![loss] });
@@ -74,13 +77,15 @@ pub(crate) fn judge(
     forward: &Graph,
     inputs: &Inputs,
     both: impl Fn(usize, &str) -> Result<Compared, Failure>,
-) -> Result<Vec<Difference>, Failure> {
+) -> Result<Verdict, Failure> {
     let cpu = Cpu::start(1)?;
     let (step, _) = compiled(options, forward, DType::F32, &cpu)?;
     let bounds = bound::error_bounds(&step, cpu.target(), false);
-    let mut found = Vec::new();
+    let (mut found, mut unproved) = (Vec::new(), Vec::new());
     // Position among the outputs, the distance, the size of PyTorch's, and what it allows.
     let mut suspects: Vec<(usize, String, f64, f64, f64)> = Vec::new();
+    // Relative to PyTorch's own size, where it has one.
+    let relative = |x: f64, size: f64| if size > 0.0 { x / size } else { x };
     for (at, output) in step.outputs.iter().enumerate() {
         let bound = 2.0 * bounds[output.value.0 as usize];
         let (name, got, want) = match both(at, &output.name)? {
@@ -95,23 +100,25 @@ pub(crate) fn judge(
         let within = apart <= bound * size;
         if !within {
             suspects.push((at, name, apart, size, bound * size));
+        } else if bound >= 1.0 && size > 0.0 {
+            unproved.push((name, apart / size, bound));
         }
     }
     if suspects.is_empty() {
-        return Ok(found);
+        return Ok((found, unproved));
     }
     let drawn = drawn(options, forward, &step, inputs, &cpu)?;
-    for (at, name, apart, size, relative) in suspects {
-        let allowed = relative.max(drawn[at].norm);
+    for (at, name, apart, size, allowed) in suspects {
+        let allowed = allowed.max(drawn[at].norm);
         // An infinite bound allows everything, so nothing would have been compared.
         let within = allowed.is_finite() && apart <= allowed;
-        if !within {
-            // Relative to PyTorch's own size, where it has one.
-            let unit = if size > 0.0 { size } else { 1.0 };
-            found.push((name, apart / unit, allowed / unit));
+        let proved = within && allowed < size;
+        if !proved {
+            let list = if within { &mut unproved } else { &mut found };
+            list.push((name, relative(apart, size), relative(allowed, size)));
         }
     }
-    Ok(found)
+    Ok((found, unproved))
 }
 
 /// The training step of a graph in one float dtype: before simplification, and as it runs.

@@ -1,7 +1,7 @@
 //! Forward and backward passes of a graph on memory that Python lends for each call: `core::callable` behind
 //! a `torch.autograd.Function`.
 
-use crate::check::{self, Compared, Difference};
+use crate::check::{self, Compared, Verdict};
 use crate::device::device;
 use crate::error::{Failure, guarded};
 use crate::memory::{Contents, lent};
@@ -195,7 +195,8 @@ fn options<'a>(outputs: &'a [&'a str], wanted: &'a [&'a str]) -> Options<'a> {
     }
 }
 
-/// Compares results and gradients of `outputs` and `wanted` with PyTorch's in eager mode; gives what differs.
+/// Compares results and gradients of `outputs` and `wanted` with PyTorch's in eager mode; gives what differs,
+/// and what is not proved.
 /// `feeds` are addresses of the program's inputs; `tensors` constants, and cotangents under `cotangent.NAME`;
 /// `got` and `want` results and gradients (`grad.NAME`). All floats are f32.
 #[pyfunction]
@@ -209,7 +210,7 @@ pub(crate) fn compare(
     tensors: HashMap<String, (usize, usize)>,
     got: HashMap<String, (usize, usize)>,
     want: HashMap<String, (usize, usize)>,
-) -> PyResult<Vec<Difference>> {
+) -> PyResult<Verdict> {
     let graph = program.graph.clone();
     guarded(py, move || {
         let (outputs, wanted) = (strs(&outputs), strs(&wanted));

@@ -15,6 +15,7 @@ mod error;
 mod halves;
 mod memory;
 mod program;
+mod scaler;
 mod step;
 
 use pyo3::prelude::*;
@@ -34,6 +35,7 @@ fn _headwater(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(command::command_json, module)?)?;
     module.add_function(wrap_pyfunction!(command::interrupt, module)?)?;
     module.add_class::<program::Program>()?;
+    module.add_class::<scaler::Scaler>()?;
     module.add_class::<halves::Context>()?;
     module.add_class::<halves::Activations>()?;
     module.add_class::<halves::Halves>()?;

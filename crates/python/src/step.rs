@@ -1,6 +1,6 @@
 //! A training step on memory that Python lends: programs of several captures on one state.
 
-use crate::check::{self, Difference};
+use crate::check::{self, Verdict};
 use crate::device::device;
 use crate::error::{Failure, guarded};
 use crate::memory::{Contents, lend, view};
@@ -103,9 +103,9 @@ impl Step {
     /// `tensors` are the first contents of the program's parameters, buffers and constants; `groups` the
     /// optimizer's settings, in JSON, with names of parameters; `memory(name, bytes)` gives an address and
     /// the object that holds it. Gradients of `accumulate` batches are averaged, or with `sum` those of any
-    /// number are added up.
+    /// number are added up. If `scaled`, gradients are of the loss times the scale that is set.
     #[new]
-    #[pyo3(signature = (program, tensors, groups, *, clip_norm, clip_value, accumulate, sum, threads, memory))]
+    #[pyo3(signature = (program, tensors, groups, *, clip_norm, clip_value, accumulate, sum, scaled, threads, memory))]
     #[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]
     fn new(
         py: Python,
@@ -116,6 +116,7 @@ impl Step {
         clip_value: Option<f64>,
         accumulate: u32,
         sum: bool,
+        scaled: bool,
         threads: usize,
         memory: Py<PyAny>,
     ) -> PyResult<Step> {
@@ -129,6 +130,7 @@ impl Step {
                 clip: Clip { norm: clip_norm, value: clip_value },
                 // A sum of any number of batches is one that is not divided.
                 accumulate: if sum { accumulate.max(2) } else { accumulate },
+                scaled,
                 ..Training::default()
             };
             let refused = RefCell::new(None);
@@ -186,13 +188,18 @@ impl Step {
         })
     }
 
-    /// Updates with the rate and the number of the step of each group; gives the norm of the gradients, and
-    /// whether they were finite: if not, nothing was changed.
-    fn update(&self, py: Python, groups: Vec<(f64, u64)>) -> PyResult<(f64, bool)> {
+    /// Updates with the rate and the number of the step of each group; gives the norm of the gradients, their
+    /// largest magnitude, and whether they were finite: if not, nothing was changed.
+    fn update(&self, py: Python, groups: Vec<(f64, u64)>) -> PyResult<(f64, f64, bool)> {
         guarded(py, move || {
             let update = self.lock()?.session.update_groups(&groups)?;
-            Ok((update.norm, update.applied))
+            Ok((update.norm, update.largest, update.applied))
         })
+    }
+
+    /// Sets the factor of the loss in the next runs, which the next update divides out.
+    fn set_loss_scale(&self, py: Python, scale: f64) -> PyResult<()> {
+        guarded(py, move || Ok(self.lock()?.session.set_loss_scale(scale)?))
     }
 
     /// Other settings of the groups: the update is planned anew.
@@ -204,18 +211,19 @@ impl Step {
     }
 
     /// Compares the loss and gradients of a batch, without dropout, with those of PyTorch in eager mode;
-    /// gives what differs. `tensors` are the contents of the model's tensors before the batch.
+    /// gives what differs, and what is not proved. `number` is that of `program` here, if it has one; `tensors`
+    /// are the contents of the model's tensors before the batch.
     #[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]
     fn check(
         &self,
         py: Python,
-        number: usize,
+        number: Option<usize>,
         program: &Program,
         feeds: Vec<usize>,
         tensors: Addresses,
         loss: f64,
         gradients: Addresses,
-    ) -> PyResult<Vec<Difference>> {
+    ) -> PyResult<Verdict> {
         let graph = program.graph.clone();
         guarded(py, move || {
             let mut inner = self.lock()?;
@@ -226,8 +234,10 @@ impl Step {
                             pass check=False";
                 return Err(Failure::Unsupported(vec![(what.into(), String::new(), String::new())]));
             }
-            let own = inner.program(number)?;
-            let program = if same { own } else { inner.session.training_program(&still)? };
+            let program = match number {
+                Some(number) if same => inner.program(number)?,
+                _ => inner.session.training_program(&still)?,
+            };
             let got = inner.gradients(program, &feeds, (0, 0), true)?;
             let inputs = check::Inputs { tensors: Contents::new(tensors), feeds };
             check::compare(&inner.session, &still, &inputs, got, loss, &Contents::new(gradients))

@@ -56,6 +56,7 @@ fn chinese_pages_follow_the_english_ones() {
         ("docs/first-hour.md", "docs/zh-CN/first-hour.md"),
         ("docs/ascend.md", "docs/zh-CN/ascend.md"),
         ("docs/proof.md", "docs/zh-CN/proof.md"),
+        ("docs/python.md", "docs/zh-CN/python.md"),
     ] {
         let want = skeleton(english);
         assert!(
