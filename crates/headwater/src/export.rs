@@ -21,20 +21,30 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 const ALIGNMENT: u16 = 64;
 
 /// A file that takes its name when it is whole.
-struct Pending {
+pub(crate) struct Pending {
     temporary: PathBuf,
     end: PathBuf,
 }
 
 impl Pending {
-    fn new(end: &Path, overwrite: bool) -> Result<Pending> {
+    pub(crate) fn new(end: &Path, overwrite: bool) -> Result<Pending> {
         ensure!(overwrite || !end.exists(), "{} already exists: --overwrite replaces it", end.display());
         let mut name = end.file_name().context("the output has no file name")?.to_os_string();
         name.push(format!(".{}.tmp", std::process::id()));
         Ok(Pending { temporary: end.with_file_name(name), end: end.to_owned() })
     }
 
-    fn finish(&self) -> Result<()> {
+    /// The file that takes the name.
+    pub(crate) fn end(&self) -> &Path {
+        &self.end
+    }
+
+    /// The file under its temporary name, empty.
+    pub(crate) fn create(&self) -> Result<std::fs::File> {
+        std::fs::File::create(&self.temporary).with_context(|| format!("cannot write {}", self.end.display()))
+    }
+
+    pub(crate) fn finish(&self) -> Result<()> {
         std::fs::rename(&self.temporary, &self.end)
             .with_context(|| format!("cannot write {}", self.end.display()))
     }
@@ -165,7 +175,7 @@ impl Predictions {
         let ending = out.extension().and_then(|e| e.to_str());
         ensure!(
             matches!(ending, Some("safetensors" | "npz")),
-            "{}: predictions are written as .safetensors or .npz",
+            "{}: tensors are written as .safetensors or .npz, predictions also as .csv, .tsv or .parquet",
             out.display()
         );
         Ok(Predictions { pending: Pending::new(out, overwrite)?, names, parts: Vec::new() })

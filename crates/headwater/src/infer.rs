@@ -7,7 +7,7 @@ use crate::import::Dims;
 use crate::model::Model;
 use crate::runtime::Dataset;
 use crate::runtime::config::{DataConfig, InitConfig};
-use crate::runtime::data::{Feeding, LastBatch, Loader, Order, Shapes, located};
+use crate::runtime::data::{Column, Feeding, LastBatch, Loader, Order, Shapes, located};
 use crate::runtime::session::{ProgramId, Session, SessionModel};
 use crate::weights::{Mapping, Overlay, WeightFiles};
 use anyhow::{Context, Result, ensure};
@@ -56,6 +56,10 @@ impl Raw {
 
 /// A batch that was run.
 pub struct Ran<'a> {
+    /// The data set, and the number of the first of its samples.
+    pub data: &'a Dataset,
+    /// See `data`.
+    pub first: usize,
     /// Samples in it.
     pub samples: usize,
     /// Tensors that were fed, by input; inputs that nothing wanted depends on are left out.
@@ -75,6 +79,8 @@ pub struct Done {
     pub mapping: Option<Mapping>,
     /// In a sentence for people, which of a checkpoint's weights they are.
     pub chosen: Option<String>,
+    /// Names of classes, by the column of the data that has labels of them.
+    pub classes: BTreeMap<String, Vec<String>>,
     /// In a sentence for people, what of the data set was passed over.
     pub remark: Option<String>,
 }
@@ -154,7 +160,9 @@ pub fn run(
     let fits = rest == 0 || rebound(&feeding.largest().with_batch(rest)).is_ok();
     let mapping = files.is_some().then(|| overlay.mapping.clone());
     let chosen = files.as_ref().and_then(WeightFiles::chosen);
-    let mut done = Done { mapping, chosen, remark: data.remark(), ..Done::default() };
+    let named = |c: &Column| Some((c.name.clone(), data.class_names(&c.name)?.to_vec()));
+    let classes = data.columns().iter().filter_map(named).collect();
+    let mut done = Done { mapping, chosen, classes, remark: data.remark(), ..Done::default() };
     ensure!(
         samples >= batch || fits || asked.whole,
         "{} has {samples} samples, which do not fill a batch of {batch}, and the model takes no other",
@@ -207,7 +215,7 @@ pub fn run(
                 Ok(if asked.whole { filled(raw, &full[i]) } else { raw })
             });
             let outputs = outputs.collect::<Result<_>>()?;
-            each(Ran { samples, inputs, outputs })?;
+            each(Ran { data: &data, first: done.samples, samples, inputs, outputs })?;
             done.samples += samples;
         }
     }

@@ -24,6 +24,7 @@ pub mod machine;
 pub mod migrate;
 pub mod model;
 pub mod precision;
+pub mod predicted;
 pub mod report;
 pub mod settings;
 pub mod tensors;

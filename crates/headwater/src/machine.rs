@@ -36,12 +36,11 @@ pub struct Machine {
     pub libraries: Vec<DeviceLibrary>,
 }
 
-/// Libraries the devices to come will open, by the names their vendors install.
+/// Libraries that devices open, by the names their vendors install.
 const LIBRARIES: &[(&str, &str)] = &[
     ("cuda", "libcuda.so.1"),
     ("cuda", "libcublasLt.so"),
     ("cuda", "libnvrtc.so"),
-    ("cuda", "libnccl.so.2"),
     ("ascend", "libascendcl.so"),
 ];
 

@@ -21,7 +21,10 @@ impl Evaluation {
     /// The same without the counts by label and prediction, which are as many as the square of the classes.
     pub fn brief(&self) -> Evaluation {
         let mut brief = self.clone();
-        brief.scores.by_class.iter_mut().for_each(|by| by.confusion.clear());
+        brief.scores.by_class.iter_mut().for_each(|by| {
+            by.confusion.clear();
+            by.each.clear();
+        });
         brief
     }
 }

@@ -116,7 +116,14 @@ pub fn run(args: &Args, device: &dyn Fn() -> Result<Arc<dyn Device>>, printer: P
     t.row(["system".into(), m.system.clone()]);
     printer.table(&t);
     let mut t = Table::new("Devices", &["device", "library", "found"]);
-    t.row(["cpu".into(), "(none needed)".into(), "ready".into()]);
+    let chips: Vec<&str> = headwater_ascend::chip::CHIPS.iter().map(|c| c.name).collect();
+    for (device, state) in [
+        ("cpu", "ready".to_string()),
+        ("ascend-sim", format!("ready, simulates {}", chips.join(", "))),
+        ("reference", "ready, for proofs".to_string()),
+    ] {
+        t.row([device.into(), "(none needed)".into(), state]);
+    }
     for l in &m.libraries {
         let at = l.path.as_ref().map_or("not found".to_string(), |p| p.display().to_string());
         t.row([l.device.into(), l.library.into(), at]);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) struct Forward {
     /// The exported model.
     model: PathBuf,
-    /// Samples: tensors in .safetensors or .npz, columns of .parquet or .arrow, or a folder of images or texts
+    /// Samples: tensors in .safetensors or .npz, columns of .parquet or .csv, or a folder of images or texts
     /// (docs/data.md). They are named like the model's inputs, and their first dimension counts samples.
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
@@ -91,10 +91,11 @@ Examples:
 
 The model runs in evaluation mode: without dropout, and batch norm with its running statistics. Labels are the input called labels,
 label, targets, target or y, or the one that --labels names. They decide which metrics are measured:
-  classes of samples, tokens or pixels   accuracy, top-k, precision, recall, F1, IoU, confusion matrix
+  classes of samples, tokens or pixels   accuracy, top-k, precision, recall, F1, IoU, confusion matrix, each class
+  classes of samples                     log loss; of two classes ROC-AUC and PR-AUC too
   tokens                                 perplexity too; logits and labels are aligned as in the model's own loss
   numbers                                MSE, MAE, R²
-Numbers that are all 0 or 1, one for each sample, are taken as two classes, and the output says so.")]
+Labels that are all 0 or 1, one for each sample, are taken as two classes where there is one output, and the output says so.")]
 pub struct Args {
     #[command(flatten)]
     forward: Forward,
@@ -128,6 +129,9 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
     })?;
     done.lines().for_each(|l| printer.line(l));
     let found = scorer.finish();
+    let column = found.labels.as_ref().map(|l| asked.data.names.get(l).unwrap_or(l));
+    let names = column.and_then(|column| done.classes.get(column)).cloned();
+    let found = found.named(names.as_deref());
     scores::tables("Held-out data", &found).iter().for_each(|t| printer.table(t));
     found.notes.iter().for_each(|n| printer.line(format!("note: {n}")));
     if done.left_out > 0 {

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 Examples:
   headwater migrate examples/digits-vit
   headwater migrate --new model.pt2 --data train.safetensors --eval heldout.safetensors
+  headwater migrate --new model.pt2 --data table.csv --name labels=clicked
   headwater migrate my-job --out results --json
   headwater migrate my-job --amp O2 --dtype f16 --loss-scale predictive
 
@@ -36,6 +37,9 @@ pub struct Args {
     /// Samples held out for evaluation.
     #[arg(long, value_name = "FILE", requires = "new", help_heading = "New job")]
     eval: Option<PathBuf>,
+    /// Column that feeds an input of the model which is called otherwise: `input=column`; may be repeated.
+    #[arg(long = "name", value_name = "INPUT=COLUMN", requires = "new", help_heading = "New job")]
+    names: Vec<String>,
     /// File with what PyTorch computed (default: the .golden.safetensors beside the model, if it is there).
     #[arg(long, value_name = "FILE", requires = "new", help_heading = "New job")]
     golden: Option<PathBuf>,
@@ -130,6 +134,7 @@ fn new(args: &Args, model: &Path, printer: Printer) -> Result<Outcome> {
         data: args.data.clone(),
         eval: args.eval.clone(),
         dir: args.dir.clone(),
+        names: super::eval::names(&args.names)?,
     })?;
     written.notes.iter().for_each(|n| printer.line(format!("note: {n}")));
     printer.line(format!("wrote {}", written.path.display()));

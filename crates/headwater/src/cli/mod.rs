@@ -5,6 +5,7 @@ mod bench;
 pub(crate) mod check;
 mod compile;
 mod console;
+mod data;
 mod doctor;
 mod eval;
 mod explain;
@@ -18,6 +19,7 @@ mod panics;
 mod predict;
 mod progress;
 mod ranks;
+mod shell;
 mod signals;
 mod train;
 
@@ -40,7 +42,7 @@ use std::sync::Arc;
 
 /// Train models exported by PyTorch on another machine, checked number by number against PyTorch.
 #[derive(Parser, Debug)]
-#[command(name = "headwater", version, about, long_about = None, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "headwater", version = crate::report::facts::version(), about, long_about = None, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -207,12 +209,18 @@ enum Command {
     Eval(eval::Args),
     /// Write a model's outputs for the samples of a file.
     Predict(predict::Args),
+    /// List the columns of a data set, or write its samples as tensors.
+    Data(data::Args),
     /// Write trained weights as safetensors under their PyTorch names, or as a .pt2.
     Export(export::Args),
     /// Run one operator, forward or gradient, on tensors from a file.
     Op(op::Args),
     /// Write the kernels of a model or an operator as Ascend C sources; --project adds an extension for torch_npu.
     Kernels(kernels::Args),
+    /// Print a script that completes commands and options in a shell.
+    Completions(shell::CompletionsArgs),
+    /// Print the manual page of the program, or write those of all commands.
+    Man(shell::ManArgs),
     /// Explain an error code: its meaning, usual causes, and what to do.
     Explain(explain::Args),
     /// Measure this machine's limits, and operators and training steps against them.
@@ -292,6 +300,13 @@ impl Printer {
     fn line(&self, s: impl AsRef<str>) {
         if !self.json {
             show(s.as_ref());
+        }
+    }
+
+    /// Prints a text that other programs read, as it is.
+    fn text(&self, s: &str) {
+        if !self.json {
+            print(s.trim_end());
         }
     }
 
@@ -408,8 +423,11 @@ fn execute(cli: &Cli, printer: Printer) -> Result<Outcome> {
         Command::Train(args) => train::run(args, &open, printer),
         Command::Eval(args) => eval::run(args, device()?, printer),
         Command::Predict(args) => predict::run(args, device()?, printer),
+        Command::Data(args) => data::run(args, printer),
         Command::Export(args) => export::run(args, printer),
         Command::Op(args) => op::run(args, &*device()?, printer),
+        Command::Completions(args) => shell::completions(args, printer),
+        Command::Man(args) => shell::man(args, printer),
         Command::Explain(args) => explain::run(args, printer),
         Command::Kernels(args) => kernels::run(args, printer),
         Command::Bench(args) => bench::run(args, device()?, threads, printer),
@@ -439,10 +457,10 @@ mod tests {
             }
             open = more;
         }
-        // Explanations stand behind a sign, or after a gap.
-        let first = |l: &String, gap: &str| l.split(gap).next().unwrap_or(l).to_string();
+        // Explanations stand behind a sign, or after a gap; files for the output behind `>`.
+        let first = |l: &str, gap: &str| l.split(gap).next().unwrap_or(l).to_string();
         let commands = lines.iter().filter(|l| l.starts_with("headwater "));
-        commands.map(|l| first(&first(l, " #"), "   ")).collect()
+        commands.map(|l| [" #", "   ", " > "].iter().fold(l.to_string(), |l, gap| first(&l, gap))).collect()
     }
 
     /// Markdown files of a folder and those below it.

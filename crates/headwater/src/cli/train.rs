@@ -37,7 +37,7 @@ Examples:
   headwater train model.pt2 --data train.safetensors --steps 300 --amp O2 --dtype f16 --loss-scale predictive
   headwater train model.pt2 --config train.toml --out run --resume
 
-Data are tensors in .safetensors or .npz, columns of .parquet or .arrow, or folders of images or texts (docs/data.md). They are named
+Data are tensors in .safetensors or .npz, columns of .parquet or .csv, or folders of images or texts (docs/data.md). They are named
 like the model's inputs, and their first dimension counts samples. --config names a file of settings (docs/settings.md), which may
 be a migrate.toml. Options of the command line win over the file.")]
 pub struct Args {
@@ -135,7 +135,7 @@ pub struct Args {
     #[arg(long, help_heading = "Evaluation")]
     keep_best: bool,
     /// Metric by which evaluations are compared: loss (default), accuracy, top_k, perplexity, precision, recall, f1, iou,
-    /// mse, mae or r2, as `headwater eval` measures them.
+    /// roc_auc, pr_auc, log_loss, mse, mae or r2, as `headwater eval` measures them.
     #[arg(long, value_name = "NAME", help_heading = "Evaluation")]
     metric: Option<String>,
     /// Keep an exponential moving average of the weights with this decay, such as 0.999. Evaluations use the average;

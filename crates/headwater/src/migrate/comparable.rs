@@ -49,6 +49,9 @@ pub(super) fn differences(
     if config.data.augment.changes() {
         found.push("images are changed at random here (`data.augment`)".into());
     }
+    if config.data.balance.is_some() || config.data.weights.is_some() {
+        found.push("samples are drawn by weight here (`data.balance`, `data.weights`)".into());
+    }
     let autocast = golden.autocast();
     let low = (config.amp.level != Level::O0).then(|| config.amp.level.to_string());
     if autocast.is_some() || low.is_some() {

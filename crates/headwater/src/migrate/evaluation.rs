@@ -53,8 +53,8 @@ pub(super) fn evaluation(job: &Job, t: Trained) -> Result<(Trained, Found)> {
         .value("pytorch_accuracy", theirs(Metric::Accuracy))
         .value("best", t.summary.best)
         .with(Block::Table(table));
-    if let Some(confusion) = scores::confusion(ours) {
-        found = found.with(Block::Table(confusion));
+    for table in [scores::each(ours), scores::confusion(ours)].into_iter().flatten() {
+        found = found.with(Block::Table(table));
     }
     Ok((t, found))
 }

@@ -27,6 +27,8 @@ pub struct New {
     pub eval: Option<PathBuf>,
     /// The job's folder; by default the model's.
     pub dir: Option<PathBuf>,
+    /// Column of the samples for each input of the model that is called differently.
+    pub names: BTreeMap<String, String>,
 }
 
 /// A job's file that was written.
@@ -71,6 +73,7 @@ pub fn write_new(new: &New) -> Result<Written> {
     config.eval.every = None;
     let data = settings(new, &model, golden.as_deref().zip(truth.as_ref()), &mut config, &mut notes)?;
     if let Some(data) = &data {
+        config.data.names.extend(new.names.clone());
         names(&model, &Dataset::open(data)?, &mut config.data.names)?;
     }
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -79,6 +82,7 @@ pub fn write_new(new: &New) -> Result<Written> {
         export: shown(&new.model)?,
         golden: golden.as_deref().map(shown).transpose()?,
         train: data.as_deref().map(shown).transpose()?,
+        kind: data.as_deref().map_or(TENSORS, kind),
         eval: config.data.eval.as_deref().map(shown).transpose()?,
     };
     std::fs::write(&path, text(&files, &config)?)
@@ -102,7 +106,7 @@ fn settings(
         run.relative_to(path.parent().unwrap_or(Path::new("")));
         let data = new.data.clone().unwrap_or_else(|| run.data.train.clone());
         let same =
-            data.exists() && golden.fact("data_sha256") == Some(crate::tensors::sha256(&data)?.as_str());
+            data.is_file() && golden.fact("data_sha256") == Some(crate::tensors::sha256(&data)?.as_str());
         if same {
             run.data.eval = new.eval.clone().or(run.data.eval.filter(|e| e.exists()));
             *config = run;
@@ -202,6 +206,24 @@ fn apart(golden: &Golden, foreign: Option<&str>, config: &TrainConfig) -> Vec<St
     optimizer.into_iter().chain(precision).collect()
 }
 
+/// Comment beside samples that are tensors.
+const TENSORS: &str = "tensors named like the model's inputs; the first dimension counts samples";
+
+/// Comment beside samples, by what holds them.
+fn kind(data: &Path) -> &'static str {
+    let ending = data.extension().and_then(|e| e.to_str()).unwrap_or("");
+    let has = |name: &str| data.join(name).is_file();
+    match () {
+        () if has("images.toml") => "a folder of images: columns `images`, and `labels` or `masks`",
+        () if has("text.toml") => "a folder of texts: columns `input_ids`, `attention_mask`, `labels`",
+        () if has("table.toml") => "a folder of tables; each input takes the column of its name",
+        () if ["parquet", "arrow", "feather", "csv", "tsv"].contains(&ending) => {
+            "a table; each input takes the column of its name"
+        }
+        () => TENSORS,
+    }
+}
+
 /// Samples of a data file.
 fn samples(data: &Path) -> Result<usize> {
     let file = Dataset::open(data)?;
@@ -226,8 +248,8 @@ fn names(model: &Model, data: &Dataset, named: &mut BTreeMap<String, String>) ->
             _ => {
                 let have: Vec<_> = data.columns().iter().map(|c| format!("{} ({})", c.name, c.ty)).collect();
                 bail!(
-                    "input {} of the model has no tensor of its name in {}, which has: {}; rename one, or say which it is \
-                     under [train.data.names]",
+                    "input {0} of the model has no tensor of its name in {1}, which has: {2}; say which it is by --name \
+                     {0}=COLUMN",
                     input.name,
                     data.path().display(),
                     have.join(", ")
@@ -249,7 +271,17 @@ fn fits(input: &SymbolicInput, ty: &TensorType) -> bool {
 
 /// `path` as seen from the folder `dir`.
 fn relative(path: &Path, dir: &Path) -> Result<String> {
-    let full = |p: &Path| p.canonicalize().with_context(|| format!("cannot find {}", p.display()));
+    let full = |p: &Path| {
+        let found = match (p.canonicalize(), p.parent(), p.file_name()) {
+            // A pattern, such as `train-*.npz`, stands for files and is none.
+            (Err(_), Some(folder), Some(name)) if name.to_string_lossy().contains('*') => {
+                let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+                folder.canonicalize().map(|f| f.join(name))
+            }
+            (found, ..) => found,
+        };
+        found.with_context(|| format!("cannot find {}", p.display()))
+    };
     let (path, dir) = (full(path)?, full(dir)?);
     let (a, b): (Vec<Component>, Vec<Component>) = (path.components().collect(), dir.components().collect());
     let common = a.iter().zip(&b).take_while(|(x, y)| x == y).count();

@@ -15,6 +15,8 @@ pub(super) struct Files {
     pub export: String,
     pub golden: Option<String>,
     pub train: Option<String>,
+    /// In a comment, the samples that `train` holds.
+    pub kind: &'static str,
     pub eval: Option<String>,
 }
 
@@ -91,8 +93,7 @@ pub(super) fn text(files: &Files, c: &TrainConfig) -> Result<String> {
         group.settings.iter().try_for_each(|(k, v)| p.set(&key(k)?, v, ""))?;
     }
     p.table("train.data");
-    let named = "tensors named like the model's inputs; the first dimension counts samples";
-    p.maybe("train", files.train.clone(), "train.safetensors".into(), named)?;
+    p.maybe("train", files.train.clone(), "train.safetensors".into(), files.kind)?;
     p.maybe("eval", files.eval.clone(), "heldout.safetensors".into(), "samples held out for evaluation")?;
     p.maybe(
         "sequential",
@@ -168,7 +169,13 @@ mod tests {
 
     fn files() -> Files {
         let some = |s: &str| Some(s.to_string());
-        Files { export: "m.pt2".into(), golden: None, train: some("a b.npz"), eval: some("../\"x\".npz") }
+        Files {
+            export: "m.pt2".into(),
+            golden: None,
+            train: some("a b.npz"),
+            eval: some("../\"x\".npz"),
+            kind: "samples",
+        }
     }
 
     fn read(text: &str) -> Job {

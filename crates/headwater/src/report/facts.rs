@@ -8,12 +8,16 @@ use crate::runtime::TrainConfig;
 use crate::tensors::{sha256, sha256_of};
 use serde_json::Value;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The version, and the revision it was built from where the build knew one.
-pub fn version() -> String {
-    let revision = option_env!("HEADWATER_REVISION").map_or(String::new(), |r| format!(", revision {r}"));
-    format!("{}{revision}", env!("CARGO_PKG_VERSION"))
+pub fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let revision = option_env!("HEADWATER_REVISION").map_or(String::new(), |r| format!(", revision {r}"));
+        format!("{}{revision}", env!("CARGO_PKG_VERSION"))
+    });
+    &VERSION
 }
 
 /// Device, processor, threads and memory.
@@ -30,7 +34,7 @@ pub fn machine(device: &dyn Device, m: &Machine) -> Vec<(String, String)> {
 /// Date, command and version.
 pub fn run() -> Vec<(String, String)> {
     let fact = |name: &str, value: String| (name.to_string(), value);
-    vec![fact("date", now()), fact("command", command()), fact("headwater", version())]
+    vec![fact("date", now()), fact("command", command()), fact("headwater", version().into())]
 }
 
 /// The name of the fact that has PyTorch's version of the exported model.
@@ -156,8 +160,7 @@ mod tests {
     #[test]
     fn a_version_names_the_revision_it_was_built_from() {
         let version = version();
-        let (number, revision) =
-            version.split_once(", revision ").unwrap_or((version.as_str(), "abcdef012345"));
+        let (number, revision) = version.split_once(", revision ").unwrap_or((version, "abcdef012345"));
         assert_eq!(number, env!("CARGO_PKG_VERSION"));
         assert!(revision.len() >= 12 && revision.chars().all(|c| c.is_ascii_hexdigit()), "{version}");
     }

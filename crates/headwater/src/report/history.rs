@@ -36,7 +36,7 @@ struct Lost {
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Line {
     Step(Step),
-    Evaluation(Evaluation),
+    Evaluation(Box<Evaluation>),
     #[serde(other)]
     Other,
 }
@@ -68,7 +68,7 @@ impl History {
         for line in text.lines().filter_map(|l| serde_json::from_str(l).ok()) {
             match line {
                 Line::Step(s) if s.step <= until => history.steps.push(s),
-                Line::Evaluation(e) if e.step <= until => history.evaluations.push(e),
+                Line::Evaluation(e) if e.step <= until => history.evaluations.push(*e),
                 _ => {}
             }
         }

@@ -51,7 +51,30 @@ pub fn tables(title: &str, s: &Scores) -> Vec<Table> {
             table.row([name(metric, s), text::number(value)]);
         }
     }
-    std::iter::once(table).chain(confusion(s)).collect()
+    std::iter::once(table).chain(each(s)).chain(confusion(s)).collect()
+}
+
+/// Name of a class: that of the data, or its number.
+fn class(s: &Scores, number: usize) -> String {
+    let name = s.by_class.as_ref().and_then(|by| by.each.get(number)?.name.clone());
+    name.unwrap_or_else(|| number.to_string())
+}
+
+/// Precision and recall of each of a few classes.
+pub fn each(s: &Scores) -> Option<Table> {
+    let all = &s.by_class.as_ref()?.each;
+    if all.is_empty() || all.len() > SHOWN {
+        return None;
+    }
+    let mut table =
+        Table::new("Classes", &["class", ">labels", ">predicted", ">precision", ">recall", ">F1"]);
+    for (number, c) in all.iter().enumerate() {
+        let share = |x: f64| format!("{x:.4}");
+        let counts = [c.labels, c.predicted].map(|n| n.to_string());
+        let [labels, predicted] = counts;
+        table.row([class(s, number), labels, predicted, share(c.precision), share(c.recall), share(c.f1)]);
+    }
+    Some(table)
 }
 
 /// Counts by label and prediction, of a few classes.
@@ -60,12 +83,12 @@ pub fn confusion(s: &Scores) -> Option<Table> {
     if counts.is_empty() || counts.len() > SHOWN {
         return None;
     }
-    let heads: Vec<String> = (0..counts.len()).map(|c| format!(">{c}")).collect();
+    let heads: Vec<String> = (0..counts.len()).map(|c| format!(">{}", class(s, c))).collect();
     let columns: Vec<&str> =
         std::iter::once("label \\ predicted").chain(heads.iter().map(String::as_str)).collect();
     let mut table = Table::new("Confusion matrix", &columns);
     for (label, row) in counts.iter().enumerate() {
-        table.rows.push(std::iter::once(label.to_string()).chain(row.iter().map(u64::to_string)).collect());
+        table.rows.push(std::iter::once(class(s, label)).chain(row.iter().map(u64::to_string)).collect());
     }
     Some(table)
 }

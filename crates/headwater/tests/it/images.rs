@@ -59,7 +59,11 @@ fn a_folder_trains_and_evaluates_as_its_pixels_in_a_file() {
         let evaluation = |key: &str| trained["evaluation"][key].clone();
         (scores["scores"].clone(), trained["last_loss"].clone(), evaluation("loss"), evaluation("accuracy"))
     };
-    let (images, tensors) = (run(&folder), run(&file));
+    let (mut images, tensors) = (run(&folder), run(&file));
+    // The folder knows what its classes are called.
+    for (label, class) in images.0["by_class"]["each"].as_array_mut().unwrap().iter_mut().enumerate() {
+        assert_eq!(class.as_object_mut().unwrap().remove("name"), Some(label.to_string().into()));
+    }
     assert!(tensors.1.is_f64() && tensors.0["counted"] == 360, "{tensors:?}");
     assert_eq!(images, tensors);
 

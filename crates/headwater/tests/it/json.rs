@@ -85,11 +85,12 @@ fn results_are_as_the_page_documents_them() {
             .map(example);
     let [given, predicted, exported, computed] =
         ["given", "predicted", "exported", "computed"].map(|name| own(&format!("{name}.safetensors")));
+    let rows = own("rows.csv");
     let [run, kernels, project] = ["run", "kernels", "project"].map(own);
     std::fs::write(&given, two_numbers()).unwrap();
     let chip = "ascend-sim:310p";
     // Section, table in it, key of the result that the table is of, and the command.
-    let commands: [(&str, usize, &str, &[&str]); 14] = [
+    let commands: [(&str, usize, &str, &[&str]); 16] = [
         (
             "train",
             0,
@@ -98,6 +99,8 @@ fn results_are_as_the_page_documents_them() {
         ),
         ("eval", 0, "", &["eval", &model, "--data", &heldout, "--weights", &run]),
         ("predict", 0, "", &["predict", &model, "--data", &heldout, "--weights", &run, "--out", &predicted]),
+        ("predict", 1, "", &["predict", &model, "--data", &heldout, "--weights", &run, "--out", &rows]),
+        ("data", 0, "", &["data", &heldout, "--out", &own("fed.npz")]),
         ("export", 0, "", &["export", &run, "--out", &exported]),
         ("inspect", 0, "", &["inspect", &model, "--amp", "O2", "--dtype", "f16", "--device", chip]),
         ("check", 0, "", &["check", &model, &golden, "--precision", "f32", "--power"]),

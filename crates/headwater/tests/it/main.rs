@@ -18,6 +18,7 @@ mod embedding_op;
 mod examples;
 mod families;
 mod faults;
+mod folders;
 mod forward;
 mod hostile_operators;
 mod images;

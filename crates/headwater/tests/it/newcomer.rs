@@ -221,3 +221,27 @@ fn a_mask_is_changed_with_its_image_or_not_at_all() {
     let of = |fill: u8| loss(&format!("crop = 4\ninputs = ['image', 'mask']\nfill = {{ mask = {fill} }}"));
     assert_ne!(of(0), of(255));
 }
+
+#[test]
+fn shells_and_manuals_know_the_commands() {
+    for (shell, part) in
+        [("bash", "complete -F _headwater"), ("zsh", "#compdef headwater"), ("fish", "complete -c headwater")]
+    {
+        let (status, shown, _) = headwater(&["completions", shell]);
+        assert!(status == 0 && shown.contains(part) && shown.contains("memory-budget"), "{shell}");
+    }
+    let (status, _, said) = headwater(&["completions", "csh"]);
+    assert!(status == 2 && said.contains("bash") && said.contains("fish"), "{said}");
+    let (_, shown, _) = headwater(&["man"]);
+    assert!(shown.starts_with(".ie") || shown.starts_with(".TH"), "{}", &shown[..40]);
+    assert!(shown.contains("headwater\\-migrate(1)"), "{shown}");
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("man1");
+    let pages = json(&["man", "--out", out.to_str().unwrap()]);
+    let page = std::fs::read_to_string(out.join("headwater-train.1")).unwrap();
+    assert!(page.contains("clip\\-norm") && pages["files"].as_array().unwrap().len() > 15, "{pages}");
+    // A build of a release adds its revision.
+    let (_, shown, _) = headwater(&["--version"]);
+    assert!(shown.starts_with(&format!("headwater {}", env!("CARGO_PKG_VERSION"))), "{shown}");
+    assert_eq!(&shown["headwater ".len()..], headwater::report::facts::version());
+}

@@ -66,6 +66,8 @@ pub struct Feeding {
     /// Bucket of each sample, if there are several.
     buckets: Option<Arc<Vec<u8>>>,
     augment: Option<Arc<Augment>>,
+    /// Sums of the samples' weights up to each, if samples are drawn by weight.
+    weights: Option<Arc<Vec<f64>>>,
 }
 
 /// The feeds at a bound of length.
@@ -99,7 +101,15 @@ impl Feeding {
         }
         let one = |data: Arc<Dataset>, feeds, shapes: Shapes, samples| {
             let cuts = Arc::new(vec![Cut { bound: 0, shapes, feeds }]);
-            Feeding { data, batch: cuts[0].shapes.batch, samples, cuts, buckets: None, augment: None }
+            Feeding {
+                data,
+                batch: cuts[0].shapes.batch,
+                samples,
+                cuts,
+                buckets: None,
+                augment: None,
+                weights: None,
+            }
         };
         let refused = match loader::feeds(inputs(), &data, names, settings.cast) {
             Ok((feeds, _, samples)) => return Ok(one(data, feeds, shapes, samples)),
@@ -183,7 +193,7 @@ impl Feeding {
             |&l: &u32| cuts.iter().position(|c| l as usize <= c.bound).unwrap_or(cuts.len() - 1) as u8;
         let buckets = lengths.of.iter().map(bucket).collect();
         let (cuts, buckets) = (Arc::new(cuts), Some(Arc::new(buckets)));
-        Ok(Feeding { data, batch: shapes.batch, samples, cuts, buckets, augment: None })
+        Ok(Feeding { data, batch: shapes.batch, samples, cuts, buckets, augment: None, weights: None })
     }
 
     /// The same with images that are changed at random, as training wants it. Buckets of length may cut how many planes
@@ -211,6 +221,60 @@ impl Feeding {
             }
         }
         Ok(Feeding { augment: Some(Arc::new(augment)), ..self })
+    }
+
+    /// The same with samples that are drawn by weight, if the settings say so.
+    ///
+    /// # Errors
+    /// `Config` for a column that is not there or has no weights, and for an order that is not drawn.
+    pub fn weighted(self, settings: &DataConfig) -> Result<Feeding> {
+        let (setting, name, balance) = match (&settings.balance, &settings.weights) {
+            (None, None) => return Ok(self),
+            (Some(name), None) => ("data.balance", name, true),
+            (None, Some(name)) => ("data.weights", name, false),
+            (Some(_), Some(_)) => {
+                let message = "does not go with `data.weights`: a sample has one weight";
+                return Err(Error::config("data.balance", message));
+            }
+        };
+        let refuse = |m: String| Error::config(setting, m);
+        if settings.sequential || settings.order.is_some() {
+            let other = if settings.sequential { "data.sequential" } else { "data.order" };
+            return Err(refuse(format!("does nothing beside `{other}`, which says the order of samples")));
+        }
+        let file = self.data.path().display();
+        let columns = self.data.columns();
+        let at = columns.iter().position(|c| c.name == *name);
+        let at = at.ok_or_else(|| refuse(format!("{file} has no tensor {name}")))?;
+        let (column, ty) = (&columns[at], &columns[at].ty);
+        let kind = if balance { "one integer" } else { "one number" };
+        if ty.shape[..] != [self.samples] || balance && ty.dtype.is_float() {
+            return Err(refuse(format!(
+                "{name} must be {kind} for each of {} samples, it is {ty}",
+                self.samples
+            )));
+        }
+        let mut bytes = Vec::new();
+        (0..self.samples).try_for_each(|i| column.append(i, DType::F64, &mut bytes))?;
+        let mut values = Tensor::from_bytes(&TensorType::new(DType::F64, [self.samples]), &bytes).to_f64();
+        if balance {
+            let mut counts: BTreeMap<u64, f64> = BTreeMap::new();
+            values.iter().for_each(|class| *counts.entry(class.to_bits()).or_default() += 1.0);
+            values.iter_mut().for_each(|class| *class = 1.0 / counts[&class.to_bits()]);
+        }
+        if let Some(i) = values.iter().position(|w| !(w.is_finite() && *w >= 0.0)) {
+            let place = self.data.place(at, i);
+            return Err(refuse(format!("{place} is {}: a weight is at least 0, and finite", values[i])));
+        }
+        let mut sum = 0.0;
+        values.iter_mut().for_each(|w| {
+            sum += *w;
+            *w = sum;
+        });
+        match sum > 0.0 && sum.is_finite() {
+            true => Ok(Feeding { weights: Some(Arc::new(values)), ..self }),
+            false => Err(refuse(format!("the weights of {name} in {file} add up to {sum}"))),
+        }
     }
 
     pub(super) fn augment(&self) -> Option<&Augment> {
@@ -271,6 +335,10 @@ impl Feeding {
     /// As [`Sampler::new`].
     pub fn sampler(&self, order: Order, last: LastBatch) -> Result<Sampler> {
         let sampler = Sampler::new(order, self.samples, self.batch, last)?;
+        let sampler = match &self.weights {
+            Some(sums) => sampler.weighted(sums.clone()),
+            None => sampler,
+        };
         Ok(match &self.buckets {
             Some(buckets) => sampler.in_buckets(buckets.clone()),
             None => sampler,

@@ -2,7 +2,8 @@
 //!
 //! A folder is such a data set if it has a file `images.toml`. Each subfolder is a class, as for torchvision's
 //! `ImageFolder`; without subfolders there are no labels. Values are those of `ToTensor` and `Normalize`:
-//! `(byte / 255 − mean) / std`, in the layout `[channels, height, width]`.
+//! `(byte / 255 − mean) / std`, in the layout `[channels, height, width]`. With `masks`, a folder of PNG files has the class of
+//! each pixel.
 //!
 //! An image of another size is scaled so that it just covers the size asked for, and its middle is taken. The
 //! filter is a triangle as wide as a pixel of the smaller grid, as `Resize(antialias=True)` has it, but in one
@@ -42,6 +43,9 @@ pub(super) struct ImageSettings {
     std: Vec<f64>,
     /// Names of the classes in order. Default: the subfolders, sorted.
     classes: Option<Vec<String>>,
+    /// Folder with the mask of each image, a PNG file of the image's name whose grey values or colour numbers are the classes of
+    /// pixels. The other subfolder then holds the images, and is no class.
+    masks: Option<String>,
 }
 
 /// Encoded images as tensors of one shape.
@@ -71,6 +75,11 @@ impl Layout {
         [self.settings.channels, self.settings.height, self.settings.width]
     }
 
+    /// True if the settings name masks.
+    pub fn has_masks(&self) -> bool {
+        self.settings.masks.is_some()
+    }
+
     /// The value of a black pixel in each channel.
     pub fn black(&self) -> Vec<f64> {
         self.affine.iter().map(|(_, summand)| *summand).collect()
@@ -89,6 +98,29 @@ impl Layout {
         }
         Ok(())
     }
+
+    /// Appends the classes of the pixels of a mask of the size `have`: the nearest pixel's where the mask is scaled, as
+    /// `Resize(interpolation=NEAREST_EXACT)`, over the part that [`Layout::append`] takes of an image of that size.
+    fn append_mask(&self, have: [usize; 2], values: &[u8], out: &mut Vec<u8>) {
+        let [_, height, width] = self.shape();
+        let [(tall, top), (wide, left)] = placed(have, [height, width]);
+        let nearest = |i: usize, from: usize, to: usize| {
+            ((i as f64 + 0.5) * from as f64 / to as f64).floor().min((from - 1) as f64) as usize
+        };
+        for row in top..top + height {
+            let row = nearest(row, have[0], tall) * have[1];
+            out.extend((left..left + width).map(|column| values[row + nearest(column, have[1], wide)]));
+        }
+    }
+}
+
+/// For height and width, the size that an image of a size is scaled to so that it covers another one, and what is cut off before
+/// its middle.
+fn placed(have: [usize; 2], size: [usize; 2]) -> [(usize, usize); 2] {
+    let scale = (size[0] as f64 / have[0] as f64).max(size[1] as f64 / have[1] as f64);
+    let scaled = |n: usize, least: usize| ((n as f64 * scale).round() as usize).max(least);
+    let (tall, wide) = (scaled(have[0], size[0]), scaled(have[1], size[1]));
+    [(tall, (tall - size[0]) / 2), (wide, (wide - size[1]) / 2)]
 }
 
 /// The images of a folder.
@@ -99,7 +131,10 @@ pub(super) struct Images {
     files: Vec<PathBuf>,
     /// Class of each file; none without subfolders.
     pub labels: Option<Vec<i64>>,
+    /// Names of the classes; of masks none, unless they are listed.
     pub classes: Vec<String>,
+    /// The mask of each file, if there are masks.
+    pub masks: Option<Vec<PathBuf>>,
     /// In a sentence, the files and folders among them that are no images.
     pub remark: Option<String>,
 }
@@ -120,6 +155,10 @@ impl Images {
         let (folders, beside): (Vec<_>, Vec<_>) =
             super::entries(folder)?.into_iter().partition(|p| p.is_dir());
         let name = |p: &Path| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some(masks) = layout.settings.masks.clone() {
+            let folders = folders.into_iter().filter(|p| name(p) != masks).collect::<Vec<_>>();
+            return Images::with_masks(folder, layout, &masks, folders, beside);
+        }
         let found: Vec<String> = folders.iter().map(|p| name(p)).collect();
         let classes = layout.settings.classes.clone().unwrap_or_else(|| found.clone());
         let (mut files, mut labels, mut others) = (Vec::new(), Vec::new(), Vec::new());
@@ -143,7 +182,47 @@ impl Images {
         }
         others.retain(|p| *p != file);
         let remark = passed_over(folder, &others);
-        Ok(Images { layout, files, labels, classes, remark })
+        Ok(Images { layout, files, labels, classes, masks: None, remark })
+    }
+
+    /// Lists images and the mask of each: those of the one subfolder beside the masks', or of the folder itself.
+    fn with_masks(
+        folder: &Path,
+        layout: Layout,
+        masks: &str,
+        folders: Vec<PathBuf>,
+        beside: Vec<PathBuf>,
+    ) -> Result<Images> {
+        let own = match &folders[..] {
+            [] => beside,
+            [one] => super::entries(one)?,
+            _ => {
+                let names: Vec<String> = folders.iter().map(|p| p.display().to_string()).collect();
+                let message = format!(
+                    "has `masks`, so that one other folder holds the images, and there are {}",
+                    names.join(", ")
+                );
+                return Err(Error::data(&folder.join(FILE), message));
+            }
+        };
+        let (files, others) = images(own)?;
+        if files.is_empty() {
+            return Err(Error::data(folder, "holds no .png, .jpg or .jpeg"));
+        }
+        let mask = |image: &PathBuf| {
+            let mut name = image.file_stem().unwrap_or_default().to_os_string();
+            name.push(".png");
+            let mask = folder.join(masks).join(name);
+            match mask.is_file() {
+                true => Ok(mask),
+                false => Err(Error::data(image, format!("has no mask {}", mask.display()))),
+            }
+        };
+        let masks = files.iter().map(mask).collect::<Result<Vec<_>>>()?;
+        let others: Vec<PathBuf> = others.into_iter().filter(|p| *p != folder.join(FILE)).collect();
+        let (classes, remark) =
+            (layout.settings.classes.clone().unwrap_or_default(), passed_over(folder, &others));
+        Ok(Images { layout, files, labels: None, classes, masks: Some(masks), remark })
     }
 
     /// Number of images.
@@ -172,14 +251,38 @@ impl Images {
     /// `Data` if it is damaged, of another kind, or too large; `Io`.
     pub fn append(&self, sample: usize, out: &mut Vec<u8>) -> Result<()> {
         let path = &self.files[sample];
-        let size = std::fs::metadata(path).map_err(Error::io(path))?.len();
-        if size > BYTES {
-            let message = format!("is larger than {BYTES} bytes, which no image here may be");
-            return Err(Error::data(path, message));
-        }
-        let bytes = std::fs::read(path).map_err(Error::io(path))?;
-        self.layout.append(&bytes, out).map_err(|m| Error::data(path, m))
+        self.layout.append(&read(path)?, out).map_err(|m| Error::data(path, m))
     }
+
+    /// Appends the classes of the pixels of an image as u8.
+    ///
+    /// # Errors
+    /// As [`Images::append`].
+    pub fn append_mask(&self, sample: usize, out: &mut Vec<u8>) -> Result<()> {
+        let Some(path) = self.masks.as_ref().map(|masks| &masks[sample]) else { return Ok(()) };
+        let refuse = |m| Error::data(path, m);
+        let (image, mask) = (&self.files[sample], read(path)?);
+        let (pixels, values) = numbers(&mask).map_err(refuse)?;
+        let have = size(&read(image)?).map_err(|m| Error::data(image, m))?;
+        if pixels != have {
+            let [height, width] = pixels;
+            let message =
+                format!("has {height} × {width} pixels, {} has {} × {}", image.display(), have[0], have[1]);
+            return Err(refuse(message));
+        }
+        self.layout.append_mask(pixels, &values, out);
+        Ok(())
+    }
+}
+
+/// The bytes of a file of an image.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let size = std::fs::metadata(path).map_err(Error::io(path))?.len();
+    if size > BYTES {
+        let message = format!("is larger than {BYTES} bytes, which no image here may be");
+        return Err(Error::data(path, message));
+    }
+    std::fs::read(path).map_err(Error::io(path))
 }
 
 /// Factor and summand of each channel's bytes.
@@ -290,11 +393,8 @@ impl Image {
             let size = format!("{} × {}", self.height, self.width);
             return Err(format!("has {size} pixels, too narrow to be scaled to {height} × {width}"));
         }
-        let scale = (height as f64 / self.height as f64).max(width as f64 / self.width as f64);
-        let scaled = |n: usize, least: usize| ((n as f64 * scale).round() as usize).max(least);
-        let (tall, wide) = (scaled(self.height, height), scaled(self.width, width));
-        // Rows and columns of the scaled image that stay.
-        let (top, left) = ((tall - height) / 2, (wide - width) / 2);
+        // Rows and columns of the scaled image from `top` and `left` on stay.
+        let [(tall, top), (wide, left)] = placed([self.height, self.width], [height, width]);
         let columns = weights(self.width, wide, left, width);
         let rows = weights(self.height, tall, top, height);
         let c = self.channels;
@@ -337,10 +437,56 @@ fn weights(from: usize, to: usize, skip: usize, count: usize) -> Vec<(usize, Vec
 }
 
 fn png(bytes: &[u8]) -> Result<Image, String> {
+    let (height, width, samples, out) = png_bytes(bytes, png::Transformations::normalize_to_color8())?;
+    Image::new(height, width, samples, &out)
+}
+
+/// Height and width of a PNG file without colours, and the number that each pixel is stored as: its grey value, or the number of
+/// its colour in a palette.
+fn numbers(bytes: &[u8]) -> Result<([usize; 2], Vec<u8>), String> {
+    if !bytes.starts_with(&[0x89, b'P', b'N']) {
+        return Err("is no PNG file, as masks are: other kinds do not keep the numbers of classes".into());
+    }
+    let info = png::Decoder::new(Cursor::new(bytes)).read_info().map_err(|e| e.to_string())?;
+    let (color, depth) = info.output_color_type();
+    if !matches!(color, png::ColorType::Grayscale | png::ColorType::Indexed)
+        || depth == png::BitDepth::Sixteen
+    {
+        return Err(format!(
+            "has pixels of {color:?} with {depth:?} bits: a mask is grey or has a palette, its numbers being classes below 256"
+        ));
+    }
+    // Rows begin at whole bytes.
+    let (height, width, _, packed) = png_bytes(bytes, png::Transformations::IDENTITY)?;
+    let bits = depth as usize;
+    let row = (width * bits).div_ceil(8);
+    if packed.len() != height * row || packed.is_empty() {
+        return Err(format!("has {} bytes for {height} × {width} pixels", packed.len()));
+    }
+    let number =
+        |row: &[u8], i: usize| row[i * bits / 8] >> (8 - bits - i * bits % 8) & (0xff >> (8 - bits)) as u8;
+    let values = packed.chunks_exact(row).flat_map(|row| (0..width).map(move |i| number(row, i))).collect();
+    Ok(([height, width], values))
+}
+
+/// Height and width that a file of an image claims.
+fn size(bytes: &[u8]) -> Result<[usize; 2], String> {
+    if bytes.starts_with(&[0x89, b'P', b'N']) {
+        let reader = png::Decoder::new(Cursor::new(bytes)).read_info().map_err(|e| e.to_string())?;
+        return Ok([reader.info().height as usize, reader.info().width as usize]);
+    }
+    let mut decoder = zune_jpeg::JpegDecoder::new(zune_jpeg::zune_core::bytestream::ZCursor::new(bytes));
+    decoder.decode_headers().map_err(|e| e.to_string())?;
+    let (width, height) = decoder.dimensions().ok_or("states no size")?;
+    Ok([height, width])
+}
+
+/// Height, width and samples of a pixel of a PNG file, and its bytes.
+fn png_bytes(bytes: &[u8], changes: png::Transformations) -> Result<(usize, usize, usize, Vec<u8>), String> {
     let wrong = |e: png::DecodingError| e.to_string();
     let limits = png::Limits { bytes: 4 * PIXELS };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
-    decoder.set_transformations(png::Transformations::normalize_to_color8());
+    decoder.set_transformations(changes);
     let mut reader = decoder.read_info().map_err(wrong)?;
     let (width, height) = (reader.info().width as usize, reader.info().height as usize);
     check_pixels(height, width)?;
@@ -348,7 +494,8 @@ fn png(bytes: &[u8]) -> Result<Image, String> {
     justified(size, bytes.len().saturating_mul(MAX_INFLATE))?;
     let mut out = vec![0; size];
     let info = reader.next_frame(&mut out).map_err(wrong)?;
-    Image::new(height, width, info.color_type.samples(), &out[..info.buffer_size()])
+    out.truncate(info.buffer_size());
+    Ok((height, width, info.color_type.samples(), out))
 }
 
 fn jpeg(bytes: &[u8]) -> Result<Image, String> {
@@ -412,6 +559,33 @@ mod tests {
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xc4, 0, 20, 0x10, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         0, 0, 0, 0, 0, 0, 0, 0xff, 0xda, 0, 8, 1, 1, 0, 0, 63, 0, 0x3f, 0xff, 0xd9,
     ];
+
+    #[test]
+    fn masks_are_the_numbers_that_pixels_are_stored_as() {
+        // Two bits a pixel, rows of three: a byte each.
+        let mut coded = Vec::new();
+        let mut encoder = png::Encoder::new(&mut coded, 3, 2);
+        encoder.set_color(png::ColorType::Indexed);
+        encoder.set_depth(png::BitDepth::Two);
+        encoder.set_palette(vec![0, 0, 0, 9, 9, 9, 200, 0, 0, 1, 2, 3]);
+        encoder.write_header().unwrap().write_image_data(&[0b00_01_10_00, 0b11_00_01_00]).unwrap();
+        assert_eq!(numbers(&coded).unwrap(), ([2, 3], vec![0, 1, 2, 3, 0, 1]));
+        let grey = png_of(&image(1, 3, 1, &[0.0, 255.0, 7.0]), png::ColorType::Grayscale);
+        assert_eq!(numbers(&grey).unwrap(), ([1, 3], vec![0, 255, 7]));
+        let said = numbers(&png_of(&image(1, 1, 3, &[1.0, 2.0, 3.0]), png::ColorType::Rgb)).unwrap_err();
+        assert!(said.contains("Rgb") && said.contains("grey or has a palette"), "{said}");
+        assert!(numbers(GREY_JPEG).unwrap_err().contains("is no PNG"));
+        assert_eq!((size(GREY_JPEG), size(&coded)), (Ok([8, 8]), Ok([2, 3])));
+
+        // Halved, and cut to the middle: the nearest pixels, as torchvision's NEAREST_EXACT takes them.
+        let settings = "channels = 1\nheight = 2\nwidth = 2\nmasks = \"masks\"";
+        let layout = Layout::new(toml::from_str(settings).unwrap()).unwrap();
+        let mut out = Vec::new();
+        let values: Vec<u8> = (0..32).collect();
+        layout.append_mask([4, 8], &values, &mut out);
+        // Rows 1 and 3; of four columns at 1, 3, 5, 7 the middle two.
+        assert_eq!(out, [11, 13, 27, 29]);
+    }
 
     #[test]
     fn pixels_come_back() {

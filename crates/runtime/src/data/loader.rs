@@ -41,6 +41,16 @@ pub fn feeds<'a>(
     cut_feeds(inputs, data, names, cast, &|_| None)
 }
 
+/// Says so of an input `[n, k]` that columns of single numbers could make up.
+fn vector(data: &Dataset, ty: &TensorType) -> bool {
+    let one = |c: &super::Column| c.ty.shape.rank() == 1;
+    super::table::is_table(data.path()) && ty.shape.rank() == 2 && data.columns().iter().any(one)
+}
+
+/// Advice for such an input.
+const VECTOR: &str =
+    "; several columns are made one input by [vectors] in a table.toml beside the file (docs/data.md)";
+
 /// As [`feeds`]; of a sample of a column the model may take the first part of the length `cut`.
 pub(super) fn cut_feeds<'a>(
     inputs: impl Iterator<Item = (&'a str, &'a TensorType)>,
@@ -57,7 +67,14 @@ pub(super) fn cut_feeds<'a>(
         let name = names.get(input).map_or(input, String::as_str);
         let column = data.columns().iter().position(|c| c.name == name).ok_or_else(|| {
             if let Some(holds) = data.other(name) {
-                return refuse(format!("input {input} takes numbers, {name} in {file} holds {holds}"));
+                let advice = match holds {
+                    "strings" => format!(
+                        ": their positions in a list are numbers; put the file into a folder with a table.toml that has \
+                         [classes] and {name} = \"auto\" (docs/data.md)"
+                    ),
+                    _ => String::new(),
+                };
+                return refuse(format!("input {input} takes numbers, {name} in {file} holds {holds}{advice}"));
             }
             const SHOWN: usize = 12;
             let have: Vec<_> = data.columns().iter().map(|c| c.name.as_str()).take(SHOWN).collect();
@@ -66,8 +83,10 @@ pub(super) fn cut_feeds<'a>(
                 n => format!(" and {n} more"),
             };
             let have = have.join(", ");
-            let advice =
-                format!("if it is called otherwise there, say --name {input}=COLUMN, or set `{input} = \"...\"` below [data.names]");
+            let vector = if vector(data, ty) { VECTOR } else { "" };
+            let advice = format!(
+                "if it is called otherwise there, say --name {input}=COLUMN, or set `{input} = \"...\"` below [data.names]{vector}"
+            );
             refuse(format!("input {input} has no tensor {name} in {file}, which has: {have}{more}; {advice}"))
         })?;
         let have = &data.columns()[column].ty;
@@ -83,6 +102,7 @@ pub(super) fn cut_feeds<'a>(
             let advice = match (ones(&have_shape) == ones(&want), have_shape.rank() > want.rank()) {
                 (true, true) => ": squeeze the dimension of 1, as in x.squeeze(-1)",
                 (true, false) => ": add the dimension of 1, as in x[:, None]",
+                _ if vector(data, ty) => VECTOR,
                 (false, _) => "",
             };
             return Err(refuse(format!(

@@ -43,10 +43,14 @@ enum Bytes {
     Owned(Arc<Vec<u8>>),
     /// Decoded when a batch needs them.
     Images(Arc<Images>),
+    /// Classes of pixels, decoded when a batch needs them.
+    Masks(Arc<Images>),
     /// In several files.
     Shards(Arc<Shards>),
     /// In a Parquet file.
     Table(Arc<table::Leaf>),
+    /// One element of each of these, beside each other.
+    Stacked(Arc<Vec<Column>>),
 }
 
 /// A tensor of a data set.
@@ -65,7 +69,9 @@ impl Column {
         match &self.bytes {
             Bytes::Mapped(map, range) => &map.bytes()[range.clone()],
             Bytes::Owned(bytes) => bytes,
-            Bytes::Images(_) | Bytes::Shards(_) | Bytes::Table(_) => &[],
+            Bytes::Images(_) | Bytes::Masks(_) | Bytes::Shards(_) | Bytes::Table(_) | Bytes::Stacked(_) => {
+                &[]
+            }
         }
     }
 
@@ -80,7 +86,7 @@ impl Column {
             Bytes::Images(images) => Some(images.black()),
             Bytes::Shards(shards) => shards.of(0).0.black(),
             Bytes::Table(leaf) => leaf.black(),
-            Bytes::Mapped(..) | Bytes::Owned(_) => None,
+            Bytes::Mapped(..) | Bytes::Owned(_) | Bytes::Masks(_) | Bytes::Stacked(_) => None,
         }
     }
 
@@ -96,6 +102,16 @@ impl Column {
                 column.append(sample, to, out)?;
             }
             Bytes::Table(leaf) => leaf.append(&self.ty, sample, to, out)?,
+            Bytes::Stacked(parts) => {
+                let mut values = Vec::new();
+                parts.iter().try_for_each(|part| part.append(sample, from, &mut values))?;
+                convert::append(from, to, &values, out);
+            }
+            Bytes::Masks(images) => {
+                let mut values = Vec::new();
+                images.append_mask(sample, &mut values)?;
+                convert::append(from, to, &values, out);
+            }
             Bytes::Images(images) if to == DType::F32 => images.append(sample, out)?,
             Bytes::Images(images) => {
                 let mut values = Vec::new();
@@ -131,6 +147,8 @@ pub struct Dataset {
     files: Vec<Arc<Mapped>>,
     /// Names of the labels of texts, if these are strings.
     classes: Option<Vec<String>>,
+    /// Names of the labels of a table, by column of strings.
+    words: BTreeMap<String, Vec<String>>,
     /// File and line of each sample of texts.
     places: Option<Arc<text::Places>>,
     /// Columns of Parquet and Arrow files that are no tensors, and what they hold.
@@ -151,8 +169,8 @@ impl Dataset {
     /// Opens a file by its ending: `.safetensors`, `.npz` or `.npy` (one tensor, called after the file); or a
     /// folder with an `images.toml`: `images` f32 `[n, channels, height, width]`, and `labels` i64 `[n]`; or a
     /// folder with a `text.toml`: `input_ids` i32 `[n, length]`, `attention_mask` bool, `labels`; or a
-    /// `.parquet`, `.arrow` or `.feather`, or a folder of them with a `table.toml`. A `*` in the file's name makes one data set of all
-    /// that it matches.
+    /// `.parquet`, `.arrow`, `.feather`, `.csv` or `.tsv`, or a folder of them with a `table.toml`, which is also for a
+    /// file of the folder named alone. A `*` in the file's name makes one data set of all that it matches.
     /// Uncompressed tensors stay in the file and are mapped; the file must not be changed meanwhile.
     ///
     /// # Errors
@@ -178,13 +196,16 @@ impl Dataset {
         }
         if path.join(table::FILE).is_file() {
             let (settings, files) = table::TableSettings::open(path)?;
-            let sets = files.iter().map(|f| Dataset::of_table(f, &settings, wanted));
-            return Dataset::join(path, files.clone(), sets.collect::<Result<Vec<_>>>()?);
+            return Dataset::of_tables(path, files, &settings, wanted);
         }
         if path.is_dir() {
             return Dataset::of_images(path);
         }
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
+        if let Some(folder) = table::folder(path) {
+            let (settings, _) = table::TableSettings::open(folder)?;
+            return Dataset::of_tables(path, vec![path.to_owned()], &settings, wanted);
+        }
         if table::is_table(path) {
             return Dataset::of_table(path, &table::TableSettings::default(), wanted);
         }
@@ -198,7 +219,7 @@ impl Dataset {
             }
             other => {
                 let message = format!(
-                    "`.{other}` is no kind of data file: it must be .safetensors, .npz, .npy, .parquet, .arrow or .feather, or a folder of images, texts or such tables"
+                    "`.{other}` is no kind of data file: it must be .safetensors, .npz, .npy, .parquet, .arrow, .feather, .csv or .tsv, or a folder of images, texts or such tables"
                 );
                 return Err(Error::data(path, message));
             }
@@ -212,6 +233,7 @@ impl Dataset {
             columns: Vec::new(),
             files: Vec::new(),
             classes: None,
+            words: BTreeMap::new(),
             places: None,
             others: Vec::new(),
             lengths: None,
@@ -229,8 +251,23 @@ impl Dataset {
         Ok(Dataset { columns, others, lengths, files: vec![map], ..Dataset::empty(path) })
     }
 
+    fn of_tables(
+        path: &Path,
+        files: Vec<PathBuf>,
+        settings: &table::TableSettings,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Dataset> {
+        let sets = files.iter().map(|f| Dataset::of_table(f, settings, wanted));
+        let joined = Dataset::join(path, files.clone(), sets.collect::<Result<Vec<_>>>()?)?;
+        Ok(Dataset { words: settings.class_names(), ..joined })
+    }
+
     fn of_shards(pattern: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Dataset> {
         let paths = shards::files(pattern)?;
+        if let Some(folder) = paths.first().and_then(|first| table::folder(first)) {
+            let (settings, _) = table::TableSettings::open(folder)?;
+            return Dataset::of_tables(pattern, paths, &settings, wanted);
+        }
         let sets = paths.iter().map(|p| Dataset::open_columns(p, wanted)).collect::<Result<Vec<_>>>()?;
         Dataset::join(pattern, paths, sets)
     }
@@ -289,6 +326,10 @@ impl Dataset {
             let ty = TensorType::new(DType::I64, [labels.len()]);
             columns.push(Column { name: "labels".into(), ty, bytes: Bytes::Owned(Arc::new(bytes)) });
         }
+        if images.masks.is_some() {
+            let ty = TensorType::new(DType::U8, [images.len(), height, width]);
+            columns.push(Column { name: "masks".into(), ty, bytes: Bytes::Masks(images.clone()) });
+        }
         columns.insert(0, Column { name: "images".into(), ty, bytes: Bytes::Images(images) });
         Ok(Dataset { columns, ..Dataset::empty(path) })
     }
@@ -297,16 +338,40 @@ impl Dataset {
     pub fn classes(&self) -> Option<&[String]> {
         self.classes.as_deref().or_else(|| {
             self.columns.iter().find_map(|c| match &c.bytes {
-                Bytes::Images(images) if images.labels.is_some() => Some(&images.classes[..]),
+                Bytes::Images(images) if !images.classes.is_empty() => Some(&images.classes[..]),
                 _ => None,
             })
         })
+    }
+
+    /// Classes of this data set and of another where both name those of a column, and differently.
+    pub fn other_classes<'a>(&'a self, other: &'a Dataset) -> Option<(&'a [String], &'a [String])> {
+        let columns = self.words.keys().map(String::as_str).chain(["labels"]);
+        let both = columns.filter_map(|c| Some((self.class_names(c)?, other.class_names(c)?)));
+        both.into_iter().find(|(ours, theirs)| ours != theirs)
+    }
+
+    /// Names of the classes of a column of labels, in the order of the labels.
+    pub fn class_names(&self, column: &str) -> Option<&[String]> {
+        let own = || self.classes().filter(|_| ["labels", "masks"].contains(&column));
+        self.words.get(column).map(Vec::as_slice).or_else(own)
     }
 
     /// In a sentence, what of the data set was passed over when it was opened.
     pub fn remark(&self) -> Option<String> {
         self.columns.iter().find_map(|c| match &c.bytes {
             Bytes::Images(images) => images.remark.clone(),
+            _ => None,
+        })
+    }
+
+    /// The file of a sample, of a folder of images; below the folder.
+    pub fn sample_name(&self, sample: usize) -> Option<String> {
+        self.columns.iter().find_map(|c| match &c.bytes {
+            Bytes::Images(images) => {
+                let file = images.file(sample);
+                Some(file.strip_prefix(&self.path).unwrap_or(file).display().to_string())
+            }
             _ => None,
         })
     }
@@ -318,7 +383,7 @@ impl Dataset {
             return format!("`{name}` of {place}");
         }
         match &self.columns[column].bytes {
-            Bytes::Images(images) => images.file(sample).display().to_string(),
+            Bytes::Images(images) | Bytes::Masks(images) => images.file(sample).display().to_string(),
             Bytes::Shards(shards) => shards.place(name, sample),
             _ => format!("sample {sample} of `{}` in {}", self.columns[column].name, self.path.display()),
         }

@@ -49,6 +49,8 @@ pub struct Sampler {
     per_epoch: u64,
     /// Bucket of each sample, if batches are made within buckets.
     buckets: Option<Arc<Vec<u8>>>,
+    /// Sums of the samples' weights up to each, if samples are drawn by weight.
+    weights: Option<Arc<Vec<f64>>>,
     /// The order of the epoch asked for last.
     epoch: Option<(u64, Vec<u32>)>,
 }
@@ -90,13 +92,27 @@ impl Sampler {
                 _ => samples / batch,
             },
         };
-        Ok(Sampler { order, samples, batch, per_epoch: per_epoch as u64, buckets: None, epoch: None })
+        Ok(Sampler {
+            order,
+            samples,
+            batch,
+            per_epoch: per_epoch as u64,
+            buckets: None,
+            weights: None,
+            epoch: None,
+        })
     }
 
     /// Makes the batches of shuffled samples within buckets, given for each sample. Samples that do not fill a batch of
     /// their bucket go with those of the next one, so that an epoch has as many batches as without.
     pub(super) fn in_buckets(self, buckets: Arc<Vec<u8>>) -> Sampler {
         Sampler { buckets: Some(buckets), ..self }
+    }
+
+    /// Draws the samples of an epoch with replacement, as many as there are, each in proportion to its weight, rather than each
+    /// once; given are the sums of the weights up to each sample.
+    pub(super) fn weighted(self, sums: Arc<Vec<f64>>) -> Sampler {
+        Sampler { weights: Some(sums), ..self }
     }
 
     /// Batches in one epoch (of a recorded order: all there are).
@@ -130,7 +146,10 @@ impl Sampler {
             Order::Sequential => Some(span.map(|i| i as u32).collect()),
             Order::Shuffled { seed } => {
                 if self.epoch.as_ref().is_none_or(|(e, _)| *e != epoch) {
-                    let order = permutation(self.samples, *seed, epoch);
+                    let order = match &self.weights {
+                        Some(sums) => draws(sums, *seed, epoch),
+                        None => permutation(self.samples, *seed, epoch),
+                    };
                     let order = match &self.buckets {
                         Some(buckets) => bucketed(order, buckets, self.batch),
                         None => order,
@@ -143,16 +162,34 @@ impl Sampler {
     }
 }
 
-/// The permutation of an epoch.
-fn permutation(n: usize, seed: u64, epoch: u64) -> Vec<u32> {
+/// SplitMix64 of an epoch.
+fn numbers(seed: u64, epoch: u64) -> impl FnMut() -> u64 {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ epoch.wrapping_mul(0xD1B5_4A32_D192_ED03);
-    let mut next = || {
+    move || {
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
-    };
+    }
+}
+
+/// As many samples as there are, drawn by the inverse of the sums of their weights.
+fn draws(sums: &[f64], seed: u64, epoch: u64) -> Vec<u32> {
+    let mut next = numbers(seed, epoch);
+    let total = sums.last().copied().unwrap_or(0.0);
+    // 53 bits make a uniform number below 1, and rounding may make the product the total itself.
+    let mut draw = || (next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64) * total;
+    let last = sums.partition_point(|&sum| sum < total);
+    (0..sums.len())
+        .map(|_| draw())
+        .map(|at| sums.partition_point(|&sum| sum <= at).min(last) as u32)
+        .collect()
+}
+
+/// The permutation of an epoch.
+fn permutation(n: usize, seed: u64, epoch: u64) -> Vec<u32> {
+    let mut next = numbers(seed, epoch);
     let mut below = |limit: u64| loop {
         let wide = next() as u128 * limit as u128;
         // The lowest `2^64 mod limit` products would make some numbers likelier.
@@ -253,6 +290,23 @@ mod tests {
         }
         let mut again = new(LastBatch::Keep).in_buckets(Arc::new(buckets));
         assert_eq!(again.batch(20), s.batch(20), "a batch depends on its number alone");
+    }
+
+    #[test]
+    fn weighted_samples_are_drawn_in_proportion() {
+        // Weights 1, 0, 3, 4 of 8, and none at the end.
+        let sums = Arc::new(vec![1.0, 1.0, 4.0, 8.0, 8.0]);
+        let order = Order::Shuffled { seed: 3 };
+        let new = || Sampler::new(order.clone(), 5, 5, LastBatch::Drop).unwrap().weighted(sums.clone());
+        let mut s = new();
+        let mut counts = [0f64; 5];
+        (0..1600).flat_map(|b| s.batch(b).unwrap()).for_each(|i| counts[i as usize] += 1.0);
+        for (count, share) in counts.into_iter().zip([0.125, 0.0, 0.375, 0.5, 0.0]) {
+            // Five standard deviations of a binomial of 8000 draws.
+            let deviation = f64::sqrt(8000.0 * share * (1.0 - share));
+            assert!((count - 8000.0 * share).abs() <= 5.0 * deviation, "{counts:?}");
+        }
+        assert_eq!(new().batch(7), s.batch(7), "a batch depends on its number alone");
     }
 
     #[test]

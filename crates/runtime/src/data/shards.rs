@@ -3,7 +3,7 @@
 
 use super::{Bytes, Column, Dataset};
 use crate::error::{Error, Result};
-use headwater_core::{Shape, TensorType};
+use headwater_core::{DType, Shape, TensorType};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ pub(super) fn join(paths: Vec<PathBuf>, sets: &[Dataset]) -> Result<Vec<Column>>
                 format!("{name} is a scalar, which has no samples to join"),
             ));
         };
-        let (mut begins, mut columns) = (vec![0], vec![column.clone()]);
+        let (mut begins, mut columns, mut dtype) = (vec![0], vec![column.clone()], column.ty.dtype);
         for set in rest {
             let refuse = |m: String| Error::data(set.path(), m);
             let there = set.column(name).ok_or_else(|| {
@@ -103,7 +103,7 @@ pub(super) fn join(paths: Vec<PathBuf>, sets: &[Dataset]) -> Result<Vec<Column>>
                 ))
             })?;
             let more = super::sample(&there.ty)
-                .filter(|(_, s)| *s == shape && there.ty.dtype == column.ty.dtype)
+                .filter(|(_, s)| *s == shape && (there.ty.dtype == dtype || of_text(set, there, dtype)))
                 .ok_or_else(|| {
                     let first = first.path().display();
                     refuse(format!(
@@ -111,12 +111,15 @@ pub(super) fn join(paths: Vec<PathBuf>, sets: &[Dataset]) -> Result<Vec<Column>>
                         there.ty, column.ty
                     ))
                 })?;
+            if there.ty.dtype == DType::F64 {
+                dtype = DType::F64;
+            }
             begins.push(samples);
             samples = samples.checked_add(more.0).ok_or_else(|| refuse("has too many samples".into()))?;
             columns.push(there.clone());
         }
         let sizes: Vec<usize> = std::iter::once(samples).chain(shape.iter().copied()).collect();
-        let ty = TensorType::new(column.ty.dtype, Shape::new(&sizes));
+        let ty = TensorType::new(dtype, Shape::new(&sizes));
         let shards = Shards { begins, columns, files: files.clone() };
         out.push(Column { name: name.clone(), ty, bytes: Bytes::Shards(Arc::new(shards)) });
     }
@@ -127,10 +130,16 @@ pub(super) fn join(paths: Vec<PathBuf>, sets: &[Dataset]) -> Result<Vec<Column>>
     Ok(out)
 }
 
+/// True if a column of a table of text is of integers where one of floats is joined to it, or the other way round: the cells of a
+/// file say which, and 1 and 1.5 are both numbers. All of them are floats then.
+fn of_text(set: &Dataset, there: &Column, dtype: DType) -> bool {
+    let number = |dtype| matches!(dtype, DType::I64 | DType::F64);
+    super::table::is_text(set.path()) && number(there.ty.dtype) && number(dtype)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_core::DType;
 
     #[test]
     fn a_star_stands_for_anything() {

@@ -5,6 +5,7 @@ use crate::trainer::{Event, Observer};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Writes every event to a file, whole lines at a time.
 #[derive(Debug)]
@@ -92,7 +93,11 @@ impl Observer for JsonLines {
         };
         let event = brief.as_ref().unwrap_or(event);
         let mut line = serde_json::to_vec(event).map_err(|e| Error::io(&self.path)(e.into()))?;
-        line.push(b'\n');
+        // The time of day, by which a line is joined with logs of others.
+        if line.pop() == Some(b'}') {
+            let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+            line.extend(format!(",\"time\":{time:.3}}}\n").bytes());
+        }
         self.out.write_all(&line).map_err(Error::io(&self.path))
     }
 }

@@ -1,6 +1,6 @@
 //! Labels of samples, tokens or pixels counted against logits.
 
-use super::ByClass;
+use super::{ByClass, LISTED, OneClass};
 use headwater_core::{Tensor, TensorType};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,6 +29,8 @@ pub(super) struct Logits<'a> {
     pub classes: usize,
     /// True if a place is a token, which the logits of the one before may predict.
     pub tokens: bool,
+    /// True if likelihoods are wanted, which tokens need in any case.
+    pub likely: bool,
     /// Number of the largest logits that count for the top-k accuracy.
     pub k: usize,
 }
@@ -39,7 +41,7 @@ pub(super) struct Counts {
     pub counted: u64,
     pub right: u64,
     pub top: u64,
-    /// Sum of the negative log-likelihoods; of tokens alone.
+    /// Sum of the negative log-likelihoods, if they are wanted.
     pub nll: f64,
     /// Counts by label, then by prediction; empty if there are too many classes.
     pub confusion: Vec<u64>,
@@ -105,7 +107,7 @@ pub(super) fn add(counts: &mut [Counts; 2], labels: &[i64], logits: Logits, loss
 
 /// Counts the labels of some blocks `[classes, inner]` of the logits.
 fn part(labels: &[i64], logits: Logits, inner: usize, blocks: std::ops::Range<usize>) -> [Part; 2] {
-    let Logits { ty, bytes, dim, classes, tokens, k } = logits;
+    let Logits { ty, bytes, dim, classes, tokens, likely, k } = logits;
     let mut parts = <[Part; 2]>::default();
     let block = inner * classes;
     let size = ty.dtype.size() * block;
@@ -128,7 +130,7 @@ fn part(labels: &[i64], logits: Logits, inner: usize, blocks: std::ops::Range<us
             }
             row.iter_mut().enumerate().for_each(|(c, x)| *x = values[c * inner + i]);
             let largest = row.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
-            let sum = if tokens { row.iter().map(|x| (x - largest).exp()).sum::<f64>().ln() } else { 0.0 };
+            let sum = if likely { row.iter().map(|x| (x - largest).exp()).sum::<f64>().ln() } else { 0.0 };
             // A row with NaN is never right.
             let known = !row.iter().any(|x| x.is_nan());
             let best = row.iter().position(|x| *x == largest).filter(|_| known && classes <= CLASSES);
@@ -177,12 +179,22 @@ fn in_parallel<T: Send>(n: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
 
 /// Means over the classes that occur as label or prediction.
 pub(super) fn by_class(confusion: &[u64], classes: usize) -> ByClass {
-    let (mut sums, mut present) = (ByClass::default(), 0.0);
+    let (mut sums, mut present, mut each) = (ByClass::default(), 0.0, Vec::new());
     let ratio = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     for c in 0..classes {
         let hits = confusion[c * classes + c];
         let labelled: u64 = confusion[c * classes..][..classes].iter().sum();
         let predicted: u64 = (0..classes).map(|l| confusion[l * classes + c]).sum();
+        if classes <= LISTED {
+            each.push(OneClass {
+                name: None,
+                labels: labelled,
+                predicted,
+                precision: ratio(hits, predicted),
+                recall: ratio(hits, labelled),
+                f1: ratio(2 * hits, labelled + predicted),
+            });
+        }
         if labelled + predicted == 0 {
             continue;
         }
@@ -200,6 +212,7 @@ pub(super) fn by_class(confusion: &[u64], classes: usize) -> ByClass {
         f1: mean(sums.f1),
         iou: mean(sums.iou),
         confusion: rows,
+        each,
     }
 }
 
@@ -219,7 +232,7 @@ mod tests {
         let labels: Vec<i64> = (0..batch * length).map(|i| (i * 31 % classes) as i64).collect();
         let bytes = all.to_bytes();
         let counted = |ty: &TensorType, labels: &[i64], bytes: &[u8], counts: &mut [Counts; 2]| {
-            add(counts, labels, Logits { ty, bytes, dim: 2, classes, tokens: true, k: 5 }, 1.0);
+            add(counts, labels, Logits { ty, bytes, dim: 2, classes, tokens: true, likely: true, k: 5 }, 1.0);
         };
         let mut whole = <[Counts; 2]>::default();
         counted(&ty, &labels, &bytes, &mut whole);

@@ -24,6 +24,12 @@ pub enum Metric {
     F1,
     /// Intersection over union, mean over classes: higher is better.
     Iou,
+    /// Of two classes, the area under the ROC curve: higher is better.
+    RocAuc,
+    /// Of two classes, the average precision, an area under precision against recall: higher is better.
+    PrAuc,
+    /// The mean negative log-likelihood of a sample's label: lower is better.
+    LogLoss,
     /// The mean squared error of numbers: lower is better.
     Mse,
     /// The mean absolute error of numbers: lower is better.
@@ -34,7 +40,7 @@ pub enum Metric {
 
 impl Metric {
     /// Every metric, in the order in which they are shown.
-    pub const ALL: [Metric; 11] = [
+    pub const ALL: [Metric; 14] = [
         Metric::Loss,
         Metric::Accuracy,
         Metric::TopK,
@@ -43,6 +49,9 @@ impl Metric {
         Metric::Recall,
         Metric::F1,
         Metric::Iou,
+        Metric::RocAuc,
+        Metric::PrAuc,
+        Metric::LogLoss,
         Metric::Mse,
         Metric::Mae,
         Metric::R2,
@@ -60,6 +69,9 @@ impl Metric {
             Metric::Recall => by.map(|b| b.recall),
             Metric::F1 => by.map(|b| b.f1),
             Metric::Iou => by.map(|b| b.iou),
+            Metric::RocAuc => s.roc_auc,
+            Metric::PrAuc => s.pr_auc,
+            Metric::LogLoss => s.log_loss,
             Metric::Mse => s.regression.map(|r| r.mse),
             Metric::Mae => s.regression.map(|r| r.mae),
             Metric::R2 => s.regression.map(|r| r.r2),
@@ -68,7 +80,7 @@ impl Metric {
 
     /// True if a lower value is a better one.
     pub fn falls(self) -> bool {
-        matches!(self, Metric::Loss | Metric::Perplexity | Metric::Mse | Metric::Mae)
+        matches!(self, Metric::Loss | Metric::Perplexity | Metric::LogLoss | Metric::Mse | Metric::Mae)
     }
 
     /// By how much `value` is better than `other`; negative if it is worse.
@@ -87,6 +99,9 @@ impl Metric {
             Metric::Recall => "recall",
             Metric::F1 => "f1",
             Metric::Iou => "iou",
+            Metric::RocAuc => "roc_auc",
+            Metric::PrAuc => "pr_auc",
+            Metric::LogLoss => "log_loss",
             Metric::Mse => "mse",
             Metric::Mae => "mae",
             Metric::R2 => "r2",
@@ -99,6 +114,9 @@ impl Metric {
             Metric::TopK => "top-k accuracy",
             Metric::F1 => "F1",
             Metric::Iou => "IoU",
+            Metric::RocAuc => "ROC-AUC",
+            Metric::PrAuc => "PR-AUC",
+            Metric::LogLoss => "log loss",
             Metric::Mse => "MSE",
             Metric::Mae => "MAE",
             Metric::R2 => "R²",

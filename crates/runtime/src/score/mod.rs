@@ -4,12 +4,14 @@
 mod classes;
 mod metric;
 mod numbers;
+mod ranking;
 
 pub use metric::Metric;
 
 use classes::{CLASSES, Counts, Logits, by_class};
 use headwater_core::{Tensor, TensorType};
 use numbers::{Binary, Numbers};
+use ranking::Ranking;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Number of the largest logits that count for the top-k accuracy, unless it is said.
@@ -26,6 +28,9 @@ pub struct Scores {
     /// Mean loss over the batches, weighted by their samples.
     #[serde(deserialize_with = "number")]
     pub loss: f64,
+    /// Standard error of that mean, from how the losses of the batches differ; none of one batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_error: Option<f64>,
     /// The input that holds the truth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<String>,
@@ -45,6 +50,15 @@ pub struct Scores {
     /// Means over the classes that occur as label or prediction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_class: Option<ByClass>,
+    /// Of two classes of samples: the area under the ROC curve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roc_auc: Option<f64>,
+    /// Of two classes of samples: the average precision, an area under the curve of precision against recall.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pr_auc: Option<f64>,
+    /// Mean negative log-likelihood of the labels of samples, whatever the model's own loss is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_loss: Option<f64>,
     /// Mean squared error, mean absolute error, and 1 − (residual over total sum of squares).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regression: Option<Regression>,
@@ -64,9 +78,56 @@ pub struct ByClass {
     pub f1: f64,
     /// Intersection over union.
     pub iou: f64,
-    /// Counts `[label][prediction]`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Counts `[label][prediction]`. Of more than [`LISTED`] classes they are in no JSON.
+    #[serde(default, skip_serializing_if = "unlisted")]
     pub confusion: Vec<Vec<u64>>,
+    /// Each class, of at most [`LISTED`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub each: Vec<OneClass>,
+}
+
+/// Classes that are listed one by one.
+pub const LISTED: usize = 100;
+
+fn unlisted(confusion: &[Vec<u64>]) -> bool {
+    confusion.is_empty() || confusion.len() > LISTED
+}
+
+/// Counts and shares of a class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OneClass {
+    /// Its name, if the data have names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Labels of this class.
+    pub labels: u64,
+    /// Predictions of it.
+    pub predicted: u64,
+    /// True positives over predictions; 0 without any.
+    pub precision: f64,
+    /// True positives over labels; 0 without any.
+    pub recall: f64,
+    /// Harmonic mean of both.
+    pub f1: f64,
+}
+
+impl Scores {
+    /// The same with names of the classes, in the order of the labels, if there are any. Notes say so where one class alone is
+    /// predicted.
+    pub fn named(mut self, names: Option<&[String]>) -> Scores {
+        let Some(by) = &mut self.by_class else { return self };
+        by.each
+            .iter_mut()
+            .zip(names.unwrap_or_default())
+            .for_each(|(class, name)| class.name = Some(name.clone()));
+        let occur = |of: fn(&OneClass) -> u64| by.each.iter().filter(|c| of(c) > 0).count();
+        if occur(|c| c.predicted) == 1 && occur(|c| c.labels) > 1 {
+            let class = by.each.iter().position(|c| c.predicted > 0).unwrap_or(0);
+            let name = by.each[class].name.clone().unwrap_or_else(|| class.to_string());
+            self.notes.push(format!("the model predicts one class only: {name}"));
+        }
+        self
+    }
 }
 
 /// Errors of numbers.
@@ -106,16 +167,19 @@ pub struct Scorer {
     k: usize,
     samples: usize,
     loss: f64,
+    /// Samples and loss of each batch.
+    batches: Vec<(usize, f64)>,
     /// By the logits at a label's own place, and by those one token before.
     classes: [Counts; 2],
     numbers: Numbers,
     binary: Binary,
+    ranking: Ranking,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Task {
     /// Logits are output `logits`, with classes along its dimension `dim`.
-    Classes { labels: String, logits: usize, dim: usize, count: usize, tokens: bool },
+    Classes { labels: String, logits: usize, dim: usize, count: usize, tokens: bool, single: bool },
     /// Output `output` is the number that the input holds, or one for each sample and the logit of its class.
     Numbers { labels: String, output: usize, single: bool },
 }
@@ -149,12 +213,14 @@ impl Scorer {
             ));
         }
         if task.is_none() {
-            let mut fitting = inputs.iter().filter(|(_, t)| !t.dtype.is_float()).filter_map(tasks);
+            let classes = |task: &Task| matches!(task, Task::Classes { .. });
+            let mut fitting =
+                inputs.iter().filter(|(_, t)| !t.dtype.is_float()).filter_map(tasks).filter(classes);
             task = fitting.next().filter(|_| fitting.next().is_none());
         }
-        let (samples, loss) = (0, 0.0);
-        let (classes, numbers, binary) = Default::default();
-        Ok(Scorer { task, k, samples, loss, classes, numbers, binary })
+        let (samples, loss, batches) = (0, 0.0, Vec::new());
+        let (classes, numbers, binary, ranking) = Default::default();
+        Ok(Scorer { task, k, samples, loss, batches, classes, numbers, binary, ranking })
     }
 
     /// The input with the truth, and the position of the output that is measured by it; `None` if the loss is all
@@ -167,6 +233,29 @@ impl Scorer {
         }
     }
 
+    /// The input that holds the truth.
+    pub fn labels(&self) -> Option<&str> {
+        match self.task.as_ref()? {
+            Task::Classes { labels, .. } | Task::Numbers { labels, .. } => Some(labels),
+        }
+    }
+
+    /// The position of an output of one number for each sample, which may be the logit of its class.
+    pub fn one_number(&self) -> Option<usize> {
+        match self.task.as_ref()? {
+            Task::Numbers { output, single: true, .. } => Some(*output),
+            _ => None,
+        }
+    }
+
+    /// The position of the output that has logits of the samples' classes.
+    pub fn logits(&self) -> Option<usize> {
+        match self.task.as_ref()? {
+            Task::Classes { logits, single: true, .. } => Some(*logits),
+            _ => None,
+        }
+    }
+
     /// Why a metric will not be measured, whatever the samples are; `None` if it can be.
     pub fn lacks(&self, metric: Metric) -> Option<String> {
         let is = |metrics: &[Metric]| metrics.contains(&metric);
@@ -175,9 +264,11 @@ impl Scorer {
         let why = match &self.task {
             _ if metric == Loss => return None,
             None => "no output fits an input with the truth".to_string(),
-            Some(Task::Classes { labels, count, tokens, .. }) => match metric {
+            Some(Task::Classes { labels, count, tokens, single, .. }) => match metric {
                 Mse | Mae | R2 => format!("{labels} are classes, and no numbers"),
                 Perplexity if !tokens => format!("{labels} are no tokens, one of each position"),
+                RocAuc | PrAuc if *count != 2 => format!("there are {count} classes, and it is of two"),
+                RocAuc | PrAuc | LogLoss if !single => format!("{labels} are not one label for each sample"),
                 TopK if self.k >= *count => format!("there are {count} classes, and k is {}", self.k),
                 _ if *count > CLASSES && is(&by_class) => {
                     format!("there are {count} classes, and means are taken over at most {CLASSES}")
@@ -197,16 +288,26 @@ impl Scorer {
     pub fn add(&mut self, samples: usize, loss: f64, measured: Option<Measured>) {
         self.samples += samples;
         self.loss += loss * samples as f64;
+        self.batches.push((samples, loss));
         let (Some(task), Some(Measured { truth, ty, bytes })) = (&self.task, measured) else { return };
         match *task {
-            Task::Classes { dim, count: classes, tokens, .. } => {
-                let logits = Logits { ty, bytes, dim, classes, tokens, k: self.k };
+            Task::Classes { dim, count: classes, tokens, single, .. } => {
+                let logits = Logits { ty, bytes, dim, classes, tokens, likely: tokens || single, k: self.k };
                 classes::add(&mut self.classes, truth.ints(), logits, loss);
+                if single && classes == 2 {
+                    let values = Tensor::from_bytes(ty, bytes).to_f64();
+                    for (label, row) in
+                        truth.ints().iter().zip(values.chunks(2)).filter(|(l, _)| (0..2).contains(*l))
+                    {
+                        self.ranking.add(row[1] - row[0], *label == 1);
+                    }
+                }
             }
             Task::Numbers { .. } => {
                 for (want, got) in truth.to_f64().into_iter().zip(Tensor::from_bytes(ty, bytes).to_f64()) {
                     self.numbers.add(want, got);
                     self.binary.add(want, got);
+                    self.ranking.add(got, want == 1.0);
                 }
             }
         }
@@ -216,8 +317,9 @@ impl Scorer {
     pub fn finish(self) -> Scores {
         let mut s =
             Scores { samples: self.samples, loss: self.loss / self.samples as f64, ..Scores::default() };
+        s.loss_error = standard_error(&self.batches, s.loss);
         match self.task {
-            Some(Task::Classes { labels, count, tokens, .. }) => {
+            Some(Task::Classes { labels, count, tokens, single, .. }) => {
                 s.labels = Some(labels);
                 // Token t is predicted by the logits at t or at t − 1: the choice is the one that reproduces the
                 // loss.
@@ -242,12 +344,19 @@ impl Scorer {
                 s.top_k = (self.k < count).then(|| (self.k, share(c.top)));
                 s.perplexity = tokens.then(|| (c.nll / c.counted as f64).exp());
                 s.by_class = (!c.confusion.is_empty()).then(|| by_class(&c.confusion, count));
+                s.log_loss = single.then(|| c.nll / c.counted as f64);
+                let areas = if single && count == 2 { self.ranking.finish() } else { None };
+                [s.roc_auc, s.pr_auc] = areas.map_or([None; 2], |areas| areas.map(Some));
             }
             Some(Task::Numbers { labels, single, .. }) => {
                 s.labels = Some(labels);
                 let numbers = self.numbers.finish();
                 match single && !self.binary.other && self.numbers.count > 0.0 {
-                    true => self.binary.finish(&mut s, self.numbers.count, numbers),
+                    true => {
+                        self.binary.finish(&mut s, self.numbers.count, numbers);
+                        let areas = self.ranking.finish();
+                        [s.roc_auc, s.pr_auc] = areas.map_or([None; 2], |areas| areas.map(Some));
+                    }
                     false => s.regression = Some(numbers),
                 }
             }
@@ -274,24 +383,39 @@ fn task(name: &str, ty: &TensorType, outputs: &[TensorType]) -> Option<Task> {
         return Some(Task::Numbers { labels, output, single: single(ty) });
     }
     let rank = ty.shape.rank();
-    behind_loss().filter(|(_, o)| rank > 0 && o.shape.rank() == rank + 1).find_map(|(logits, o)| {
-        let dim = match (
-            o.shape[..rank] == ty.shape[..],
-            o.shape[0] == ty.shape[0] && o.shape[2..] == ty.shape[1..],
-        ) {
-            (true, _) => rank,
-            (false, true) => 1,
-            (false, false) => return None,
-        };
-        let count = o.shape[dim];
-        (count > 1).then(|| Task::Classes {
-            labels: labels.clone(),
-            logits,
-            dim,
-            count,
-            tokens: rank == 2 && dim == 2,
-        })
-    })
+    let classes =
+        behind_loss().filter(|(_, o)| rank > 0 && o.shape.rank() == rank + 1).find_map(|(logits, o)| {
+            let dim = match (
+                o.shape[..rank] == ty.shape[..],
+                o.shape[0] == ty.shape[0] && o.shape[2..] == ty.shape[1..],
+            ) {
+                (true, _) => rank,
+                (false, true) => 1,
+                (false, false) => return None,
+            };
+            let count = o.shape[dim];
+            (count > 1).then(|| Task::Classes {
+                labels: labels.clone(),
+                logits,
+                dim,
+                count,
+                tokens: rank == 2 && dim == 2,
+                single: rank == 1,
+            })
+        });
+    // Labels 0 and 1 beside one logit of each sample.
+    let one = |o: &TensorType| o.shape.first() == ty.shape.first() && o.shape[1..].iter().all(|n| *n == 1);
+    let number = || behind_loss().find(|(_, o)| rank == 1 && o.shape.rank() > 0 && one(o));
+    classes.or_else(|| Some(Task::Numbers { labels, output: number()?.0, single: true }))
+}
+
+/// Standard error of a mean over batches, each with its samples as its weight. `None` of fewer than two batches, and where it is no
+/// number.
+fn standard_error(batches: &[(usize, f64)], mean: f64) -> Option<f64> {
+    let samples: usize = batches.iter().map(|b| b.0).sum();
+    let square = |(n, loss): &(usize, f64)| *n as f64 / samples as f64 * (loss - mean).powi(2);
+    let variance = batches.iter().map(square).sum::<f64>() / (batches.len() as f64 - 1.0);
+    Some(variance.sqrt()).filter(|e| batches.len() > 1 && e.is_finite())
 }
 
 #[cfg(test)]
@@ -405,6 +529,19 @@ mod tests {
         let s = score(float(&[2], &[1.0, 0.0]), float(&[2], &[f64::NAN, -1.0]), 1.0);
         assert_eq!((s.accuracy, s.counted), (Some(0.5), Some(2)));
         assert_eq!(s.by_class.unwrap().confusion, [[1, 0], [0, 0]]);
+        // One logit beside integers 0 and 1, where its name says that they are the truth.
+        let s = score(ints(&[5], &[1, 0, 1, 1, 0]), float(&[5], &logits), loss);
+        assert_eq!((s.accuracy, s.counted), (Some(0.6), Some(5)));
+        // By hand: of 6 pairs of a positive and a negative 5 are in order.
+        assert!((s.roc_auc.unwrap() - 5.0 / 6.0).abs() < 1e-15 && (s.log_loss.unwrap() - loss).abs() < 1e-12);
+        let each = &s.named(Some(&["no".into(), "yes".into()])).by_class.unwrap().each;
+        assert_eq!((each[1].name.as_deref(), each[1].labels, each[1].predicted), (Some("yes"), 3, 3));
+        assert!((each[0].precision - 0.5).abs() < 1e-15 && (each[1].recall - 2.0 / 3.0).abs() < 1e-15);
+        let s = score(ints(&[4], &[0, 1, 0, 0]), float(&[4], &[-1.0, -2.0, -3.0, -0.5]), 9.0);
+        for (names, said) in [(None, "0"), (Some(&["no".to_string(), "yes".to_string()][..]), "no")] {
+            let notes = s.clone().named(names).notes;
+            assert!(notes.contains(&format!("the model predicts one class only: {said}")), "{notes:?}");
+        }
         // One other label in any batch, or several numbers for each sample: these are numbers.
         let ty = TensorType::new(DType::F32, [2]);
         let inputs = [("labels".to_string(), ty.clone())];
@@ -443,12 +580,21 @@ mod tests {
         let (int, float) = (DType::I64, DType::F32);
         use Metric::*;
         for (labels, output, has) in [
-            (ty(int, &[4]), ty(float, &[4, 9]), vec![Accuracy, TopK, Precision, Recall, F1, Iou]),
-            (ty(int, &[4]), ty(float, &[4, 5]), vec![Accuracy, Precision, Recall, F1, Iou]),
-            (ty(int, &[4]), ty(float, &[4, 1001]), vec![Accuracy, TopK]),
+            (ty(int, &[4]), ty(float, &[4, 9]), vec![Accuracy, TopK, Precision, Recall, F1, Iou, LogLoss]),
+            (ty(int, &[4]), ty(float, &[4, 5]), vec![Accuracy, Precision, Recall, F1, Iou, LogLoss]),
+            (
+                ty(int, &[4]),
+                ty(float, &[4, 2]),
+                vec![Accuracy, Precision, Recall, F1, Iou, RocAuc, PrAuc, LogLoss],
+            ),
+            (ty(int, &[4]), ty(float, &[4, 1001]), vec![Accuracy, TopK, LogLoss]),
             (ty(int, &[4, 3]), ty(float, &[4, 3, 1001]), vec![Accuracy, TopK, Perplexity]),
             (ty(float, &[4, 3]), ty(float, &[4, 3]), vec![Mse, Mae, R2]),
-            (ty(float, &[4]), ty(float, &[4]), vec![Accuracy, Precision, Recall, F1, Iou, Mse, Mae, R2]),
+            (
+                ty(float, &[4]),
+                ty(float, &[4]),
+                vec![Accuracy, Precision, Recall, F1, Iou, RocAuc, PrAuc, LogLoss, Mse, Mae, R2],
+            ),
             (ty(int, &[4]), ty(float, &[3]), vec![]),
         ] {
             let scorer = scorer(labels.clone(), output);

@@ -77,6 +77,7 @@ impl Binary {
         s.counted = Some(count as u64);
         s.accuracy = Some((counts[0] + counts[3]) as f64 / count);
         s.by_class = Some(by_class(counts, 2));
+        s.log_loss = logits.then(|| self.nll / count);
         s.regression = (squares && !logits).then_some(numbers);
         s.notes
             .push(format!("the labels are all 0 or 1 and were taken as classes: class 1 is predicted {why}"));

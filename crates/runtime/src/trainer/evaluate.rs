@@ -91,6 +91,8 @@ impl Trainer<'_> {
         // A file that was changed ends the batches early.
         data.unchanged()?;
         let scores = scorer.finish();
+        let column = scores.labels.as_ref().map(|l| self.config.data.names.get(l).unwrap_or(l).clone());
+        let scores = scores.named(column.and_then(|c| data.class_names(&c)));
         let metric = self.config.eval.metric;
         // Outputs of a run that diverged fit nothing: its metric is merely no better one.
         if scores.loss.is_finite() && metric.of(&scores).is_none() {

@@ -154,9 +154,9 @@ impl<'a> Trainer<'a> {
         let names = &config.data.names;
         let wanted: HashSet<&str> =
             fed(model.graph).map(|(input, _)| names.get(input).map_or(input, String::as_str)).collect();
-        let lengths = config.data.lengths.as_deref();
-        let open =
-            |p: &Path| Dataset::open_columns(p, &|c| wanted.contains(c) || lengths == Some(c)).map(Arc::new);
+        let beside = [&config.data.lengths, &config.data.balance, &config.data.weights];
+        let beside = |c: &str| beside.iter().any(|name| name.as_deref() == Some(c));
+        let open = |p: &Path| Dataset::open_columns(p, &|c| wanted.contains(c) || beside(c)).map(Arc::new);
         let train = open(&config.data.train)?;
         let eval = config.data.eval.as_deref().map(open).transpose()?;
         same_classes(&train, eval.as_deref())?;
@@ -167,7 +167,8 @@ impl<'a> Trainer<'a> {
             Ok(fed(&graph).map(|(name, ty)| (name.to_string(), ty.clone())).collect())
         };
         let train = Feeding::new(train, &config.data, &exported, config.batch, &types)?
-            .augmented(&config.data.augment, config.seed)?;
+            .augmented(&config.data.augment, config.seed)?
+            .weighted(&config.data)?;
         let eval = eval
             .map(|e| Feeding::new(e, &config.data, &exported, Some(train.batch()), &types))
             .transpose()?;
@@ -716,19 +717,14 @@ impl<'a> Trainer<'a> {
 
 /// Refuses held-out samples whose labels mean other classes than those trained on.
 fn same_classes(train: &Dataset, eval: Option<&Dataset>) -> Result<()> {
-    let (Some(ours), Some(theirs)) = (train.classes(), eval.and_then(Dataset::classes)) else {
-        return Ok(());
-    };
-    if ours != theirs {
-        let message = format!(
-            "the classes are {} here, {} in {}: name the same `classes` in both folders' images.toml or text.toml",
-            theirs.join(", "),
-            ours.join(", "),
-            train.path().display()
-        );
-        return Err(Error::config("data.eval", message));
-    }
-    Ok(())
+    let Some((ours, theirs)) = eval.and_then(|eval| train.other_classes(eval)) else { return Ok(()) };
+    let message = format!(
+        "the classes are {} here, {} in {}: name the same `classes` in both folders' images.toml, text.toml or table.toml",
+        theirs.join(", "),
+        ours.join(", "),
+        train.path().display()
+    );
+    Err(Error::config("data.eval", message))
 }
 
 /// Inputs that the user feeds: names and types.

@@ -100,7 +100,10 @@ pub fn rematerialize(
         let (written, _) = write::write(&graph, &choice);
         least = least.min(total(&plan(&written, bindings, target)?));
     }
-    let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64);
+    let mib = |bytes: usize| match bytes >> 20 {
+        0 => format!("{:.1} KiB", bytes as f64 / (1 << 10) as f64),
+        _ => format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64),
+    };
     Err(Error::new(
         Code::Size,
         format!(

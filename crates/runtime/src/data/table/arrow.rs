@@ -113,7 +113,8 @@ impl Format for Arrow {
                 (Some(_), false) => Err("lists in structs".into()),
                 (element, _) => dtype(element.unwrap_or(field.data_type())),
             };
-            Field { found: found.map(|dtype| (path.clone(), dtype)), path, list }
+            let words = is_text(field.data_type());
+            Field { found: found.map(|dtype| (path.clone(), dtype)), path, list, words }
         };
         self.places.iter().map(field).collect()
     }
@@ -155,6 +156,38 @@ impl Format for Arrow {
     fn first_length(&self, group: usize, leaf: usize) -> Result<usize, Fault> {
         Ok(Rows::new(self.array(group, leaf)?).range(0)?.len())
     }
+
+    fn words(&self, group: usize, leaf: usize, _rows: usize) -> Result<Vec<String>, Fault> {
+        let array = self.array(group, leaf)?;
+        if let Some(row) = (0..array.len()).find(|&row| array.is_null(row)) {
+            return Err(Fault::at(row, NULL));
+        }
+        let none = || Fault { row: None, message: "holds no strings".into() };
+        let Some(dictionary) = array.as_any_dictionary_opt() else { return strings(&array).ok_or_else(none) };
+        let values = strings(dictionary.values()).ok_or_else(none)?;
+        let word = |key: usize| values.get(key).cloned().ok_or_else(none);
+        dictionary.normalized_keys().into_iter().map(word).collect()
+    }
+}
+
+/// True of strings, and of numbers of strings.
+fn is_text(ty: &DataType) -> bool {
+    match ty {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        DataType::Dictionary(_, values) => is_text(values),
+        _ => false,
+    }
+}
+
+/// The strings of an array of them; a null is an empty one.
+fn strings(array: &ArrayRef) -> Option<Vec<String>> {
+    let own = |s: Option<&str>| s.unwrap_or_default().to_string();
+    Some(match array.data_type() {
+        DataType::Utf8 => array.as_string::<i32>().iter().map(own).collect(),
+        DataType::LargeUtf8 => array.as_string::<i64>().iter().map(own).collect(),
+        DataType::Utf8View => array.as_string_view().iter().map(own).collect(),
+        _ => return None,
+    })
 }
 
 /// Calls `leaf` with the place of each column that is no struct, in the structs of `ty`.

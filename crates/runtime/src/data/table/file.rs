@@ -4,6 +4,7 @@ use super::super::{Mapped, convert};
 use super::arrow::Arrow;
 use super::block::{Block, Fault, Kind};
 use super::cache;
+use super::csv::Csv;
 use super::format::{Field, Format};
 use super::parquet::Parquet;
 use crate::error::{Error, Result};
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const JOINED: usize = 2 << 30;
 
 /// Endings of files of columns.
-pub(in super::super) const ENDINGS: [&str; 3] = ["parquet", "arrow", "feather"];
+pub(in super::super) const ENDINGS: [&str; 5] = ["parquet", "arrow", "feather", "csv", "tsv"];
 
 /// An open file.
 pub(super) struct Table {
@@ -30,11 +31,13 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn open(path: &Path, map: &Arc<Mapped>) -> Result<Table> {
         let refuse = |m: String| Error::data(path, m);
-        let parquet = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("parquet"));
+        let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
         let open = || -> Result<(Box<dyn Format>, Vec<Field>), String> {
-            let format: Box<dyn Format> = match parquet {
-                true => Box::new(Parquet::open(map)?),
-                false => Box::new(Arrow::open(map)?),
+            let format: Box<dyn Format> = match ending.to_str() {
+                Some("parquet") => Box::new(Parquet::open(map)?),
+                Some("csv") => Box::new(Csv::open(map, false)?),
+                Some("tsv") => Box::new(Csv::open(map, true)?),
+                _ => Box::new(Arrow::open(map)?),
             };
             let fields = format.fields();
             Ok((format, fields))
@@ -55,6 +58,23 @@ impl Table {
 
     pub(super) fn rows(&self) -> usize {
         self.begins[self.begins.len() - 1]
+    }
+
+    /// The strings of a column, of all rows.
+    pub(super) fn words(&self, leaf: usize) -> Result<Vec<String>> {
+        let name = &self.fields[leaf].path;
+        let mut all = Vec::new();
+        for (group, ends) in self.begins.windows(2).enumerate() {
+            let words = unless_panic(|| self.format.words(group, leaf, ends[1] - ends[0]));
+            let words = words.map_err(|m| Error::data(&self.path, format!("`{name}`: {m}")))?;
+            all.extend(words.map_err(|f| match f.row {
+                Some(row) => {
+                    Error::data(&self.path, format!("`{name}` of row {} {}", ends[0] + row, f.message))
+                }
+                None => Error::data(&self.path, format!("`{name}`: {}", f.message)),
+            })?);
+        }
+        Ok(all)
     }
 
     /// Elements of the first row, in a column of lists.

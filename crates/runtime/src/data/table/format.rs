@@ -23,6 +23,9 @@ pub(super) trait Format: Send + Sync {
 
     /// Elements of the first row of a group, in a column of lists.
     fn first_length(&self, group: usize, leaf: usize) -> Result<usize, Fault>;
+
+    /// The strings of a column of them, of a group of `rows` rows.
+    fn words(&self, group: usize, leaf: usize, rows: usize) -> Result<Vec<String>, Fault>;
 }
 
 /// A column, without the structs and lists around its elements.
@@ -33,4 +36,6 @@ pub(super) struct Field {
     pub(super) found: Result<(String, Option<DType>), String>,
     /// Its rows are lists.
     pub(super) list: bool,
+    /// Its rows are strings.
+    pub(super) words: bool,
 }

@@ -1,12 +1,13 @@
-//! Parquet and Arrow files as data sets: columns of numbers, lists and images. Row groups and record batches are decoded
+//! Parquet, Arrow and CSV files as data sets: columns of numbers, lists and images. Row groups and record batches are decoded
 //! one at a time, checked when a file is opened, and kept within a budget.
 //!
-//! A file alone gives its numbers, and lists of one length. A folder with a `table.toml` says how lists of several
-//! lengths are filled up, and which columns hold images.
+//! A file alone gives its numbers, and lists of one length. A `table.toml` beside it says how lists of several lengths are filled
+//! up, which columns hold images, which strings are classes, and which columns make a vector.
 
 mod arrow;
 mod block;
 mod cache;
+mod csv;
 mod file;
 mod format;
 mod parquet;
@@ -23,7 +24,7 @@ pub(super) use file::{ENDINGS, Leaf};
 use format::Field;
 use headwater_core::{Class, DType, Shape, Tensor, TensorType};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -34,6 +35,17 @@ pub(super) const FILE: &str = "table.toml";
 pub(super) fn is_table(path: &Path) -> bool {
     let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("");
     ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known))
+}
+
+/// Says so of a table of text, whose cells say what its columns hold.
+pub(super) fn is_text(path: &Path) -> bool {
+    let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+    ["csv", "tsv"].iter().any(|known| ending.eq_ignore_ascii_case(known))
+}
+
+/// The folder of a file of columns, if its `table.toml` is for the file too.
+pub(super) fn folder(path: &Path) -> Option<&Path> {
+    path.parent().filter(|folder| is_table(path) && folder.join(FILE).is_file())
 }
 
 /// Contents of `table.toml`.
@@ -48,6 +60,22 @@ pub(super) struct TableSettings {
     /// By column of bytes.
     #[serde(default)]
     images: BTreeMap<String, images::ImageSettings>,
+    /// By column of strings.
+    #[serde(default)]
+    classes: BTreeMap<String, ClassNames>,
+    /// Tensors `[n, k]` of k columns of numbers each.
+    #[serde(default)]
+    vectors: BTreeMap<String, Vec<String>>,
+}
+
+/// The strings of a column, whose positions are the labels.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum ClassNames {
+    /// Those that occur in the folder's files, sorted.
+    Auto(super::settings::Auto),
+    /// These.
+    Listed(Vec<String>),
 }
 
 /// Lists of several lengths as rows of one.
@@ -108,11 +136,86 @@ impl TableSettings {
             }
             None => super::entries(folder)?.into_iter().filter(|p| is_table(p)).collect(),
         };
-        match files.is_empty() {
-            true => Err(Error::data(folder, "holds no .parquet, .arrow or .feather")),
-            false => Ok((settings, files)),
+        if files.is_empty() {
+            return Err(Error::data(folder, "holds no .parquet, .arrow, .feather, .csv or .tsv"));
         }
+        let mut settings = settings;
+        settings.name_classes(&files)?;
+        Ok((settings, files))
     }
+
+    /// Lists the classes that no one has listed: the strings of all files, sorted. A file may lack a column of labels, as one to
+    /// be predicted does; all files may not.
+    fn name_classes(&mut self, files: &[PathBuf]) -> Result<()> {
+        let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let auto = self.classes.values().any(|c| matches!(c, ClassNames::Auto(_)));
+        for path in files.iter().filter(|_| !self.classes.is_empty()) {
+            let table = Table::open(path, &Arc::new(Mapped::open(path)?))?;
+            for (name, classes) in &self.classes {
+                let Some(at) = table.fields.iter().position(|f| f.words && f.path == *name) else { continue };
+                let words = found.entry(name.clone()).or_default();
+                if let ClassNames::Auto(_) = classes {
+                    words.extend(table.words(at)?);
+                }
+            }
+            if !auto && self.classes.keys().all(|name| found.contains_key(name)) {
+                break;
+            }
+        }
+        for (name, classes) in &mut self.classes {
+            let refuse = || no_strings(files.first().map_or(Path::new(FILE), PathBuf::as_path), name);
+            let words = found.remove(name).ok_or_else(refuse)?;
+            if let ClassNames::Auto(_) = classes {
+                *classes = ClassNames::Listed(words.into_iter().collect());
+            }
+        }
+        Ok(())
+    }
+
+    /// Names of the classes of each column of strings that has some.
+    pub(super) fn class_names(&self) -> BTreeMap<String, Vec<String>> {
+        let listed = |(name, classes): (&String, &ClassNames)| match classes {
+            ClassNames::Listed(all) => Some((name.clone(), all.clone())),
+            ClassNames::Auto(_) => None,
+        };
+        self.classes.iter().filter_map(listed).collect()
+    }
+}
+
+fn no_strings(path: &Path, name: &str) -> Error {
+    Error::data(path, format!("has no column `{name}` of strings, which {FILE} names below [classes]"))
+}
+
+/// Labels of a column of strings: positions in the list of classes.
+fn labels(table: &Table, at: usize, name: &str, classes: &[String]) -> Result<Column> {
+    let position: BTreeMap<&str, i64> = classes.iter().zip(0..).map(|(c, i)| (c.as_str(), i)).collect();
+    let mut bytes = Vec::new();
+    for (row, word) in table.words(at)?.iter().enumerate() {
+        let label = position.get(word.as_str()).ok_or_else(|| {
+            let message = format!(
+                "`{name}` of row {row} is \"{word}\", which is none of its [classes] in {FILE}: {}",
+                classes.join(", ")
+            );
+            Error::data(&table.path, message)
+        })?;
+        bytes.extend(label.to_le_bytes());
+    }
+    let ty = TensorType::new(DType::I64, [bytes.len() / 8]);
+    Ok(Column { name: name.into(), ty, bytes: Bytes::Owned(Arc::new(bytes)) })
+}
+
+/// A tensor of several columns of numbers, in f64 unless they have one dtype.
+fn vector(path: &Path, name: &str, parts: &[String], columns: &[Column]) -> Result<Column> {
+    let refuse = |m: String| Error::data(path, format!("{FILE}, `{name}` below [vectors]: {m}"));
+    let part = |part: &String| {
+        let found = columns.iter().find(|c| c.name == *part && c.ty.shape.rank() == 1);
+        found.cloned().ok_or_else(|| refuse(format!("there is no column `{part}` of single numbers")))
+    };
+    let parts = parts.iter().map(part).collect::<Result<Vec<Column>>>()?;
+    let first = parts.first().ok_or_else(|| refuse("names no column".into()))?.ty.clone();
+    let dtype = if parts.iter().all(|p| p.ty.dtype == first.dtype) { first.dtype } else { DType::F64 };
+    let ty = TensorType::new(dtype, [first.shape[0], parts.len()]);
+    Ok(Column { name: name.into(), ty, bytes: Bytes::Stacked(Arc::new(parts)) })
 }
 
 /// The columns of a file.
@@ -141,6 +244,10 @@ pub(super) fn columns(
     let (mut columns, mut others): (Vec<Column>, Vec<(String, String)>) = (Vec::new(), Vec::new());
     let (mut filled, mut lengths): (Vec<String>, Vec<u32>) = (Vec::new(), Vec::new());
     for (at, field) in table.fields.iter().enumerate() {
+        if let Some(ClassNames::Listed(classes)) = settings.classes.get(&field.path).filter(|_| field.words) {
+            columns.push(labels(&table, at, &field.path, classes)?);
+            continue;
+        }
         let (name, dtype) = match &field.found {
             Ok((name, dtype)) => (name.clone(), *dtype),
             Err(holds) => {
@@ -193,6 +300,9 @@ pub(super) fn columns(
         }
     }
     unknown(&|name| columns.iter().any(|c| c.name == *name))?;
+    for (name, parts) in &settings.vectors {
+        columns.push(vector(path, name, parts, &columns)?);
+    }
     if columns.is_empty() {
         let others: Vec<String> =
             others.iter().map(|(name, holds)| format!("`{name}` holds {holds}")).collect();
@@ -214,6 +324,11 @@ fn kinds(
     let refuse = |m: String| Error::data(&table.path, format!("`{name}`: {m}"));
     if let (None, Some(image)) = (dtype, settings.images.get(&name)) {
         let layout = Layout::new(image.clone()).map_err(refuse)?;
+        if layout.has_masks() {
+            return Err(refuse(
+                "`masks` is for folders of images: a table has a column of lists for them".into(),
+            ));
+        }
         return match field.list {
             false => Ok(vec![(name, Kind::Image(Arc::new(layout)), None)]),
             true => Err(refuse("holds lists of images, which are not supported".into())),

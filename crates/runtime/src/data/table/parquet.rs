@@ -53,6 +53,7 @@ impl Format for Parquet {
             path: column.path().string(),
             found: name(column).and_then(|name| Ok((name, dtype(column)?))),
             list: column.max_rep_level() > 0,
+            words: column.max_rep_level() == 0 && is_text(column),
         };
         schema.columns().iter().map(field).collect()
     }
@@ -71,6 +72,31 @@ impl Format for Parquet {
     fn first_length(&self, group: usize, leaf: usize) -> Result<usize, Fault> {
         first_length(self.0.get_row_group(group)?.as_ref(), leaf)
     }
+
+    fn words(&self, group: usize, leaf: usize, rows: usize) -> Result<Vec<String>, Fault> {
+        let group = self.0.get_row_group(group)?;
+        let ColumnReader::ByteArrayColumnReader(r) = reader(group.as_ref(), leaf)? else {
+            return Err(Fault { row: None, message: "holds no strings".into() });
+        };
+        let mut all = Vec::new();
+        let mut bytes = 0;
+        each(r, group.as_ref(), leaf, rows, |row, values| {
+            for value in values {
+                bytes += value.len();
+                let text = std::str::from_utf8(value.data()).map_err(|_| Fault::at(row, "is no UTF-8"))?;
+                all.push(text.to_string());
+            }
+            if bytes > GROUP { Err(Fault::at(row, too_large())) } else { Ok(()) }
+        })?;
+        Ok(all)
+    }
+}
+
+/// True of strings, and of the categories of pandas, which are stored as such.
+fn is_text(column: &ColumnDescriptor) -> bool {
+    let logical = matches!(column.logical_type_ref(), Some(LogicalType::String));
+    column.physical_type() == Physical::BYTE_ARRAY
+        && (logical || column.converted_type() == ConvertedType::UTF8)
 }
 
 /// A column's name: a list's own, or the fields of structs joined by dots.
