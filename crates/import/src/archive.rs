@@ -17,6 +17,10 @@ const UNPACK_BASE: u64 = 16 << 20;
 /// The JSON of real exports shrinks by a factor of 15 to 30 under deflate.
 const UNPACK_RATIO: u64 = 64;
 
+/// The program in an archive of an older `torch.export.save`, at the archive's root, as PyTorch 2.15's `torch.export.load` still
+/// looks for it.
+const BEFORE: &str = "serialized_exported_program.json";
+
 /// Immutable bytes: a file's memory map, or memory.
 enum Backing {
     Map(memmap2::Mmap),
@@ -193,6 +197,13 @@ impl Archive {
         }
         if zip.has_overlapping_entries().map_err(bad)? {
             return Err(refuse!(Entries, "entries of the archive overlap"));
+        }
+        if zip.index_for_name(BEFORE).is_some() {
+            return Err(refuse!(
+                Version,
+                "an older PyTorch has written this archive, with its files at the root: export again with PyTorch 2.13 to 2.15, \
+                 in an environment of its own; weights come along as a `state_dict`, saved as safetensors"
+            ));
         }
         let mut entries = HashMap::new();
         let mut top: Option<String> = None;

@@ -82,6 +82,17 @@ fn entries_that_overlap_or_share_a_name_are_refused() {
 }
 
 #[test]
+fn archives_of_older_versions_are_refused_with_the_way_out() {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for name in ["version", "serialized_exported_program.json", "serialized_state_dict.pt"] {
+        zip.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+    }
+    let said = Program::from_bytes(zip.finish().unwrap().into_inner()).map(drop).unwrap_err().to_string();
+    assert!(said.starts_with("HW-I007") && said.contains("older PyTorch"), "{said}");
+    assert!(said.contains("export again with PyTorch 2.13 to 2.15"), "{said}");
+}
+
+#[test]
 fn paths_that_lead_elsewhere_are_refused() {
     for name in ["../x", "a/../../x", "./x", "a//b", "a\\b", "a\0b"] {
         assert_eq!(changed(|p| p.set(name, "")), "HW-I003", "{name}");
