@@ -1,6 +1,7 @@
 //! Inspection of a model and of its training step, without running it and without reading its weights.
 
 pub mod tables;
+mod types;
 
 use crate::core::compile::{self, Stage, StageResult};
 use crate::core::device::{Device, StepUse};
@@ -19,6 +20,8 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+pub use types::ModuleTypeUse;
+use types::module_types;
 
 /// One operator of the training step.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -145,6 +148,8 @@ pub struct Inspection {
     pub remark: Option<String>,
     /// Modules by path.
     pub modules: Vec<ModuleUse>,
+    /// Steps of the plan of gradients by type of module, most first.
+    pub module_types: Vec<ModuleTypeUse>,
     /// Memory of a training step, as a run of it takes.
     pub memory: MemoryUse,
     /// Bytes that operators of a vendor's library take beside it, where they are asked for.
@@ -224,6 +229,7 @@ pub fn inspect(
     let (peak_step, peak) = stats::peak(plan, DEPTH).map_or((0, vec![]), |p| (p.step, p.modules));
     let plans: Vec<&Plan> = [Some(plan), planned.update_plan()].into_iter().flatten().collect();
     let surveys: Vec<Vec<StepUse>> = plans.iter().map(|plan| device.survey(plan)).collect();
+    let module_types = module_types(plan, &surveys[0]);
     let vendor_workspace = surveys.iter().filter_map(|used| workspace(used)).reduce(|a, b| a + b);
     let (steps, predicted) =
         steps(plans.iter().zip(surveys).flat_map(|(plan, used)| plan.steps.iter().zip(used)));
@@ -252,6 +258,7 @@ pub fn inspect(
         predicted,
         remark: device.remark().map(str::to_string),
         modules: modules(&graph, &peak),
+        module_types,
         memory: planned.memory(),
         vendor_workspace,
         optimizer: trains.then(|| settings.optimizer.name().to_string()),

@@ -1,6 +1,6 @@
 //! An inspection as tables, for the terminal and for reports.
 
-use super::{BucketUse, Inspection, StepsUse};
+use super::{BucketUse, Inspection, ModuleTypeUse, StepsUse};
 use crate::report::{Table, text};
 
 fn percent(share: f64) -> String {
@@ -50,6 +50,7 @@ pub fn tables(i: &Inspection, device: &str) -> Vec<Table> {
             text::bytes(u.peak),
         ]);
     }
+    let types = types(&i.module_types);
     let peak = peak(i);
     let recomputed = i.recomputed.as_ref().map(|r| {
         let mut t = Table::new("Recomputation for the memory budget", &["what", ">predicted"]);
@@ -70,8 +71,22 @@ pub fn tables(i: &Inspection, device: &str) -> Vec<Table> {
         .chain(steps)
         .chain(vendor(i, device))
         .chain(step_time(i, device))
-        .chain([modules, peak])
+        .chain([modules])
+        .chain(types)
+        .chain([peak])
         .collect()
+}
+
+/// Steps by type of module, if modules are known.
+fn types(types: &[ModuleTypeUse]) -> Option<Table> {
+    let columns = ["type", ">modules", ">steps of one", ">launches", ">steps of all", ">launches"];
+    let mut table = Table::new("Steps by type of module, forward and backward", &columns);
+    for t in types {
+        let counts = [t.modules, t.one.0, t.one.1, t.all.0, t.all.1].map(|n| n.to_string());
+        let [modules, one, launches, all, launched] = counts;
+        table.row([t.class.clone(), modules, one, launches, all, launched]);
+    }
+    (!types.is_empty()).then_some(table)
 }
 
 /// Memory by kind.
