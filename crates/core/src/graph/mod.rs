@@ -13,7 +13,8 @@ pub use parse::parse;
 pub use verify::verify;
 
 use crate::attr::Attrs;
-use crate::ops::{Body, OpCx, OpDef};
+use crate::ops::view::slice::SLICE;
+use crate::ops::{OpCx, OpDef};
 use crate::tensor::TensorType;
 use std::fmt;
 use std::sync::Arc;
@@ -173,20 +174,20 @@ impl Graph {
         }
     }
 
-    /// The node that computes a value or what it is a view of, and the nodes that make these views, the last first. `None`
+    /// The node that makes a value or what it is a slice of, and the nodes that make these slices, the last first. `None`
     /// for an input.
     pub(crate) fn computed(&self, v: ValueId) -> (Option<NodeId>, Vec<NodeId>) {
-        let (mut v, mut views) = (v, Vec::new());
+        let (mut v, mut slices) = (v, Vec::new());
         while let Def::Node(n, _) = self.value(v).def {
             match self.node(n).operands().next() {
-                Some(x) if matches!(self.node(n).op.body, Body::View(_)) => {
-                    views.push(n);
+                Some(x) if *self.node(n).op == SLICE => {
+                    slices.push(n);
                     v = x;
                 }
-                _ => return (Some(n), views),
+                _ => return (Some(n), slices),
             }
         }
-        (None, views)
+        (None, slices)
     }
 
     /// The view that a node's operator has: the types of its operands and its attributes.

@@ -205,7 +205,7 @@ fn shortened(shape: &Shape, part: Part) -> Shape {
 }
 
 /// True if an expression depends on where in the result it stands.
-fn counts(e: &Expr) -> bool {
+pub(super) fn counts(e: &Expr) -> bool {
     match e {
         Expr::Coord(_) => true,
         Expr::Input(_) | Expr::Float(_) | Expr::Int(_) | Expr::Bool(_) => false,

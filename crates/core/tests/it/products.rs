@@ -318,3 +318,108 @@ fn what_the_plan_writes_is_not_read_as_one() {
     };
     assert_eq!((copies(false), copies(true)), (0, 2));
 }
+
+/// Queries and keys of 4 and 2 heads of 8, turned by a table as rotary embeddings do, times values of 2 heads.
+fn rotary(dtype: DType) -> Graph {
+    let (samples, length, size) = (2, 3, 8);
+    let mut b = Builder::new();
+    let x = b.input("x", TensorType::new(dtype, [samples, length, 16]), InputRole::User);
+    let tables = ["cos", "sin"].map(|n| b.input(n, TensorType::new(dtype, [length, size]), InputRole::User));
+    let heads = |b: &mut Builder, name: &str, count: usize| {
+        let y = linear(b, x, name, count * size, false, dtype);
+        b.at(Origin { module: "layer".into(), node: format!("turn_{name}"), ..Origin::default() });
+        let y = b.reshape(y, &[samples, length, count, size]).unwrap();
+        b.permute(y, &[0, 2, 1, 3]).unwrap()
+    };
+    let [q, k, v] = [("q", 4), ("k", 2), ("v", 2)].map(|(name, count)| heads(&mut b, name, count));
+    let half = |b: &mut Builder, x, start: i64, end: i64| {
+        let range = Attrs::new().with("dim", 3).with("start", start).with("end", end).with("step", 1);
+        b.one(&headwater_core::ops::view::slice::SLICE, &[x], range).unwrap()
+    };
+    let turn = |b: &mut Builder, x: ValueId| {
+        let straight = b.mul(x, tables[0]).unwrap();
+        let (low, high) = (half(b, x, 0, 4), half(b, x, 4, 8));
+        let high = b.call(&headwater_core::ops::pointwise::neg::NEG, &[high]).unwrap();
+        let cat = &headwater_core::ops::movement::cat::CAT;
+        let turned = b.one(cat, &[high, low], Attrs::new().with("dim", 3)).unwrap();
+        let turned = b.mul(turned, tables[1]).unwrap();
+        b.add(straight, turned).unwrap()
+    };
+    let (q, k) = (turn(&mut b, q), turn(&mut b, k));
+    let q = b.sum(q, &[1], true).unwrap();
+    let y = b.mul(q, k).unwrap();
+    let y = b.mul(y, v).unwrap();
+    let loss = b.sum(y, &[0, 1, 2, 3], false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    b.finish()
+}
+
+#[test]
+fn neighbours_that_go_the_same_way_go_it_together() {
+    let apart = rotary(DType::F32);
+    let joined = join_products(apart.clone(), &anywhere, &HashSet::new()).unwrap().graph;
+    verify(&joined).unwrap();
+    let live = |graph: &Graph, op: &str| graph.nodes.iter().filter(|n| n.op.name == op).count();
+    // Of queries and keys: two products, one sum, one concatenation; values go their own way.
+    for (op, two, one) in [("neg", 2, 1), ("cat", 2, 2), ("add", 2, 1), ("mul", 6, 4), ("linear", 3, 1)] {
+        assert_eq!((live(&apart, op), live(&joined, op)), (two, one), "{op}: {joined}");
+    }
+    let step = |g: Graph| {
+        let loss = g.outputs[0].value;
+        differentiate(g, loss).unwrap().graph
+    };
+    let (apart, joined) = (step(apart), step(joined));
+    let fed = inputs(&apart);
+    let (one, other) = (reference::run(&apart, &fed).unwrap(), reference::run(&joined, &fed).unwrap());
+    for ((a, b), output) in one.iter().zip(&other).zip(&apart.outputs) {
+        assert!(same_bits(a, b), "{}", output.name);
+    }
+}
+
+#[test]
+fn programs_over_queries_and_keys_are_one() {
+    let rows = |plan: &Plan| {
+        let turning = |s: &&headwater_core::plan::Step| plan.origin(s).node.starts_with("turn_");
+        plan.steps.iter().filter(turning).count()
+    };
+    let (before, _) = planned(&Options { adjacent: None, ..options() }, rotary(DType::F32), false);
+    let (plan, _) = planned(&options(), rotary(DType::F32), true);
+    assert_eq!((counted(&before).0, counted(&plan).0), (6, 2), "{plan}");
+    assert!(rows(&plan) < rows(&before), "{plan}");
+}
+
+#[test]
+fn neighbours_that_differ_stay_apart() {
+    // Another table, another order of dimensions, another operator.
+    let changed = |change: &dyn Fn(&mut Builder, ValueId, bool) -> ValueId| {
+        let mut b = Builder::new();
+        let x = b.input("x", TensorType::new(DType::F32, [4, 8]), InputRole::User);
+        for name in ["a", "b"] {
+            let y = linear(&mut b, x, name, 8, false, DType::F32);
+            let y = change(&mut b, y, name == "b");
+            let y = b.scale(y, 2.0).unwrap();
+            returned(&mut b, y);
+        }
+        let joined = join_products(b.finish(), &anywhere, &HashSet::new()).unwrap().graph;
+        verify(&joined).unwrap();
+        joined.nodes.iter().filter(|n| n.op.name == "mul").count()
+    };
+    let twice = |b: &mut Builder, y, by: f64| b.scale(y, by).unwrap();
+    assert_eq!(changed(&|b, y, _| twice(b, y, 3.0)), 3, "the last of the two are results of the graph");
+    assert_eq!(changed(&|b, y, second| twice(b, y, if second { 4.0 } else { 3.0 })), 4);
+    let other = |b: &mut Builder, y, second: bool| match second {
+        true => b.call(&GELU, &[y]).unwrap(),
+        false => b.call(&headwater_core::ops::pointwise::neg::NEG, &[y]).unwrap(),
+    };
+    assert_eq!(changed(&other), 2);
+    // A table of as many rows as the two have columns each.
+    let tables = std::cell::RefCell::new(Vec::new());
+    let table = |b: &mut Builder, y, _: bool| {
+        let mut tables = tables.borrow_mut();
+        if tables.is_empty() {
+            tables.push(b.input("table", TensorType::new(DType::F32, [8]), InputRole::User));
+        }
+        b.mul(y, tables[0]).unwrap()
+    };
+    assert_eq!(changed(&table), 4);
+}

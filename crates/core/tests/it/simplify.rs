@@ -381,6 +381,39 @@ fn gradients_of_transposed_experts_are_made_as_they_are_stored() {
     assert_eq!(maker.op.name, "grouped_mm_weight_backward", "{after}");
 }
 
+#[test]
+fn gradients_of_transposed_weights_are_made_as_they_are_stored() {
+    // GPT-2 multiplies by `[in, out]`, so that the gradient of what it transposes is wanted transposed.
+    let mut b = Builder::new();
+    let x = b.input("x", TensorType::new(DType::F32, [6, 5]), InputRole::User);
+    let w = b.parameter("w", DType::F32, &[5, 3]);
+    let turned = b.permute(w, &[1, 0]).unwrap();
+    let y = b.apply(&ops::linear::linear::LINEAR, &[Some(x), Some(turned), None], Attrs::new()).unwrap()[0];
+    let y = b.mul(y, y).unwrap();
+    let loss = b.sum(y, &[0, 1], false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    let step = differentiate(b.finish(), loss).unwrap().graph;
+    let fed: Vec<Tensor> = step
+        .inputs
+        .iter()
+        .map(|i| {
+            let ty = step.ty(i.value);
+            let values = (0..ty.shape.numel()).map(|i| ty.dtype.round((i as f64 * 0.7).sin())).collect();
+            Tensor::float(ty.dtype, ty.shape.clone(), values)
+        })
+        .collect();
+    let simple = check("transposed weights", &step, &fed);
+    let gradient = simple.outputs.iter().find(|o| o.name == "grad.w").unwrap();
+    assert_eq!(simple.producer(gradient.value).unwrap().0.op.name, "matmul", "{simple}");
+    // A product that is read itself stays as it is.
+    let mut b = Builder::extend(step);
+    let gradient = b.graph().outputs.iter().find(|o| o.name == "grad.w").unwrap().value;
+    let product = b.graph().producer(gradient).unwrap().0.operands().next().unwrap();
+    b.output("product", product, OutputRole::User);
+    let simple = check("read twice", &b.finish(), &fed);
+    assert_eq!(simple.nodes.iter().filter(|n| n.op.name == "matmul").count(), 1, "{simple}");
+}
+
 /// Gradients of slices that do not overlap make one tensor, and none of it twice.
 #[test]
 fn slices_that_do_not_overlap_are_joined() {

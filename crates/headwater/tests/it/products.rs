@@ -35,11 +35,11 @@ fn below(plan: &Plan, path: &str) -> usize {
 fn an_inner_layer_has_few_steps() {
     // Steps of the first layer: of two, the last one computes less where the loss reads a single token.
     for (family, layer, steps, apart) in [
-        ("llama", "model.model.layers.0.", 24, 34),
-        ("qwen2", "model.model.layers.0.", 25, 37),
+        ("llama", "model.model.layers.0.", 22, 34),
+        ("qwen2", "model.model.layers.0.", 23, 37),
         ("bert", "model.bert.encoder.layer.0.", 21, 29),
         ("vit", "model.vit.layers.0.", 22, 30),
-        ("gpt2", "model.transformer.h.0.", 30, 30),
+        ("gpt2", "model.transformer.h.0.", 23, 23),
     ] {
         let plan = planned(family, &Training::default());
         let exact = planned(family, &Training { exact_sums: true, ..Training::default() });
@@ -104,4 +104,21 @@ fn results_and_gradients_of_joined_weights_keep_their_bits() {
             }
         }
     }
+}
+
+#[test]
+fn inspection_tells_the_steps_of_a_layer() {
+    let (bound, _) = open("llama");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens/llama/llama.train.pt2");
+    let model = Model::open(&path).unwrap();
+    let cpu = Cpu::new(2);
+    let found = headwater::inspect::inspect(&model, &bound, &cpu, &Training::default()).unwrap();
+    let of = |class: &str| found.module_types.iter().find(|t| t.class == class).unwrap();
+    let plan = planned("llama", &Training::default());
+    let layers = [0, 1].map(|i| below(&plan, &format!("model.model.layers.{i}.")));
+    // Both layers, each with all that stands in it.
+    let layer = of("LlamaDecoderLayer");
+    assert_eq!((layer.modules, layer.all.0), (2, layers[0] + layers[1]), "{layer:?}");
+    assert!(layers.contains(&layer.one.0), "{layer:?}");
+    assert!(of("LlamaAttention").all.0 < layer.all.0 && of("LlamaForCausalLM").all.0 > layer.all.0);
 }

@@ -333,7 +333,7 @@ fn divided(graph: &Graph, deliveries: &[Delivery]) -> Vec<(ValueId, Place)> {
             let next = Place { offset: two[0].2.offset + (two[0].1 - two[0].0), ..two[0].2 };
             two[1].0 == two[0].1 && two[1].2 == next
         });
-        (all_there && follow).then_some((v, first.2))
+        (all.len() > 1 && all_there && follow).then_some((v, first.2))
     };
     order.into_iter().filter_map(whole).collect()
 }

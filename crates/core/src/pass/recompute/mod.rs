@@ -188,7 +188,9 @@ impl Writer<'_> {
         let lacks = |v: ValueId| self.choice.is_missing(self.choice.root[v.0 as usize]);
         let backward = node.phase != Phase::Forward && !matches!(node.op.body, Body::View(_));
         if backward && node.operands().any(lacks) {
-            if let Some(group) = Group::of(graph, &node)?.filter(|g| !reduces(&g.program)) {
+            // Sums over rows add up the same numbers in the same order then.
+            let reduced = |g: &Group| g.program.body.iter().any(|i| matches!(i, Instr::Reduce(..)));
+            if let Some(group) = Group::of(graph, &node)?.filter(|g| !reduced(g)) {
                 let operators = group.label.len();
                 let group = self.choice.filled(graph, group);
                 if group.label.len() > operators {

@@ -51,6 +51,9 @@ pub fn simplify(graph: Graph) -> Simplified {
     let (mut graph, joined) = slices::join(graph);
     let mut done = Simplified { joined, dead, ..Simplified::default() };
     let mut alias: Vec<ValueId> = (0..graph.values.len() as u32).map(ValueId).collect();
+    let mut users = vec![0u32; graph.values.len()];
+    let read = graph.nodes.iter().flat_map(|n| n.operands()).chain(graph.outputs.iter().map(|o| o.value));
+    read.for_each(|v| users[v.0 as usize] += 1);
     let mut constants = Constants::default();
     let mut nodes = Merged::default();
     for mut node in std::mem::take(&mut graph.nodes) {
@@ -59,7 +62,15 @@ pub fn simplify(graph: Graph) -> Simplified {
         }
         identity::shorten_cast(&graph, &nodes, &mut node);
         done.masks += mask::drop_known(&graph, &constants, &nodes, &mut node) as usize;
-        done.exchanged += exchange::exchange(&graph, &nodes, &mut node) as usize;
+        let alone = |v: ValueId| users.get(v.0 as usize) == Some(&1);
+        if let Some(before) = exchange::exchange(&mut graph, &nodes, &alone, &mut node) {
+            done.exchanged += 1;
+            if let Some(before) = before {
+                alias.extend(before.outputs.iter().copied());
+                nodes.push(&graph, before, &mut alias);
+                node.inputs.iter_mut().flatten().for_each(|v| *v = alias[v.0 as usize]);
+            }
+        }
         if let Some(same) = identity::same_as(&graph, &constants, &node) {
             alias[node.outputs[0].0 as usize] = same;
             done.identities += 1;

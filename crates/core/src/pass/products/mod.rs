@@ -4,11 +4,14 @@
 //! are parameters that whoever places them puts side by side in their bucket, so that the concatenation is a view
 //! (`lower::adjacent`). The rest follows from the derivatives of `linear`, `split` and `cat`: the weight gradient is
 //! one product, whose parts lie side by side in the bucket of gradients, and the bias gradient one sum. So is the
-//! gradient of `x`: a product over all results together, where it was a sum of products.
+//! gradient of `x`: a product over all results together, where it was a sum of products. Results that go through the
+//! same operators then do so together (`siblings`).
 //!
 //! *Sums reordered*: the gradient of `x` is not rounded between its products any more. Results of the products and
 //! gradients of weights are the same sums; a device that takes narrow products by another method than wide ones may
 //! add them up in another order.
+
+mod siblings;
 
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
@@ -78,6 +81,7 @@ pub fn join_products(graph: Graph, adjacent: Adjacent, kept: &HashSet<String>) -
         let biases: Vec<String> = run.iter().filter_map(|p| name(p.bias.as_ref()?)).collect();
         names.extend((!biases.is_empty()).then_some(biases));
     }
+    let splits = runs.iter().map(|run| graph.nodes[run[0].node].outputs[0]).collect();
     let gone: HashSet<usize> = runs.iter().flatten().map(|p| p.node).collect();
     let mut first: HashMap<usize, Vec<Product>> = runs.into_iter().map(|run| (run[0].node, run)).collect();
     let nodes = graph.nodes.clone();
@@ -91,7 +95,7 @@ pub fn join_products(graph: Graph, adjacent: Adjacent, kept: &HashSet<String>) -
     }
     let mut graph = b.finish();
     graph.sort_nodes(|n, _| n);
-    Ok(Joined { graph, adjacent: names })
+    Ok(Joined { graph: siblings::join(graph, &splits)?, adjacent: names })
 }
 
 /// True if [`join_products`] has anything to do.
