@@ -132,6 +132,8 @@ pub struct TargetMemory {
     /// Workspaces of at most so many bytes share one place in the arena, from the first step that has one to
     /// the last. They stay in the caches. Each kernel is given all of that place.
     pub shared_workspace: usize,
+    /// Bytes of temporaries for a block of an expansion's work ([`crate::expand::Sequence::budget`]).
+    pub expansion: usize,
 }
 
 /// One kind of memory.
@@ -261,6 +263,7 @@ impl Target {
                 alignment: crate::plan::ALIGN,
                 spaces: vec![MemorySpace { name: "host".into(), bytes: None, host: true }],
                 shared_workspace: 0,
+                expansion: crate::expand::BUDGET,
             },
             transpose: TransposeCosts { reductions: true, functions: TRANSCENDENTAL },
             recompute: RecomputeCosts { instructions: 48, reads: 2.5, smallest: 16.0, longer_lives: 3.0 },

@@ -42,6 +42,7 @@ pub(crate) fn target(threads: usize, tier: Tier, kernels: Arc<Kernels>) -> Targe
             alignment: ALIGN,
             spaces: vec![MemorySpace { name: "host".into(), bytes: None, host: true }],
             shared_workspace: (COMMON + COMMON_EACH * threads).min(COMMON_MOST),
+            expansion: headwater_core::expand::BUDGET,
         },
         // Vectors of 4 to 16 lanes load columns that are contiguous; others are gathered one by one.
         transpose: TransposeCosts { reductions: true, functions: TRANSCENDENTAL },

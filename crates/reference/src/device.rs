@@ -72,6 +72,8 @@ impl Reference {
 fn target(kernels: Kernels) -> Target {
     use DType::{BF16, F16, F32, F64, I64};
     let wide = kernels.wide;
+    // Small, so that expansions cut their work.
+    let expansion = if kernels.expands { 4 << 10 } else { expand::BUDGET };
     let generic = Target::generic(Arc::new(kernels));
     let all = DTypeSet::ALL;
     let narrow = |dtypes: &[DType]| if wide { all } else { all.without(dtypes) };
@@ -92,6 +94,7 @@ fn target(kernels: Kernels) -> Target {
             alignment: 512,
             spaces: vec![MemorySpace { name: "reference".into(), bytes: None, host: false }],
             shared_workspace: 0,
+            expansion,
         },
         products,
         ..generic

@@ -78,6 +78,7 @@ pub(super) fn target(name: &str, arch: Arch, chip: Option<&'static Chip>, bytes:
             alignment: ALIGN,
             spaces: vec![MemorySpace { name: space.into(), bytes: Some(bytes), host: false }],
             shared_workspace: 0,
+            expansion: expand::BUDGET,
         },
         // Operands across rows are read by gathers of 32-byte blocks, which cost more than a transposition.
         transpose: TransposeCosts { reductions: true, functions: TRANSCENDENTAL },

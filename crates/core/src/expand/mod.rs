@@ -10,16 +10,18 @@
 //!
 //! [`Support::Expand`]: crate::target::Support::Expand
 
+mod attention;
 mod pooling;
 mod scan;
 mod sequence;
 
-pub use sequence::{ExpandedStep, Memory, Sequence, View};
+pub use sequence::{BUDGET, ExpandedStep, Memory, Sequence, View};
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::ensure;
 use crate::exactness::Exactness;
+use crate::ops::attention::attention as heads;
 use crate::ops::conv::{avg_pool2d, max_pool2d};
 use crate::ops::reduce::{cumprod, cumsum};
 use crate::ops::{OpCx, OpDef};
@@ -43,10 +45,22 @@ impl std::fmt::Debug for Expansion {
     }
 }
 
-use Exactness::{Exact, Reordered};
+use Exactness::{ChangesRounding, Exact, Reordered};
 
 /// Every expansion.
-pub static EXPANSIONS: [Expansion; 9] = [
+pub static EXPANSIONS: [Expansion; 11] = [
+    Expansion {
+        op: &heads::ATTENTION,
+        strided: true,
+        exactness: ChangesRounding,
+        expand: attention::forward,
+    },
+    Expansion {
+        op: &heads::ATTENTION_BACKWARD,
+        strided: true,
+        exactness: ChangesRounding,
+        expand: attention::backward,
+    },
     Expansion { op: &cumsum::CUMSUM, strided: false, exactness: Reordered, expand: scan::sums },
     Expansion { op: &cumprod::CUMPROD, strided: false, exactness: Reordered, expand: scan::products },
     Expansion {
@@ -89,15 +103,21 @@ pub fn find(op: &OpDef) -> Option<&'static Expansion> {
 }
 
 impl Expansion {
-    /// The steps for operands of such types and layouts.
+    /// The steps for operands of such types and layouts, within a [`Sequence::budget`].
     ///
     /// # Errors
     /// `Unsupported` for types, sizes and layouts that it does not take, and refusals of the operator's own
     /// rules.
-    pub fn steps(&self, cx: &OpCx, inputs: Vec<Option<View>>, outputs: Vec<View>) -> Result<Sequence> {
+    pub fn steps(
+        &self,
+        cx: &OpCx,
+        inputs: Vec<Option<View>>,
+        outputs: Vec<View>,
+        budget: usize,
+    ) -> Result<Sequence> {
         let wide = inputs.iter().flatten().chain(&outputs).any(|v| v.dtype == DType::F64);
         ensure!(!wide, Unsupported, "steps that compute in f32, for f64");
-        let mut sequence = Sequence::new(inputs, outputs);
+        let mut sequence = Sequence::new(inputs, outputs, budget);
         (self.expand)(&mut sequence, cx)?;
         Ok(sequence)
     }
@@ -111,6 +131,6 @@ impl Expansion {
         let view = |memory: Memory, ty: &TensorType| View::new(memory, ty, &Layout::contiguous(&ty.shape));
         let inputs = cx.inputs.iter().enumerate().map(|(i, ty)| ty.map(|ty| view(Memory::Read(i), ty)));
         let outputs = outs.iter().enumerate().map(|(i, ty)| view(Memory::Write(i), ty));
-        self.steps(cx, inputs.collect(), outputs.collect())
+        self.steps(cx, inputs.collect(), outputs.collect(), BUDGET)
     }
 }

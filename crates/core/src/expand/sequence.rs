@@ -1,8 +1,12 @@
 //! Steps that follow each other over a node's operands and temporaries.
 
+use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::expr::Expr;
+use crate::ops::linear::matmul::MATMUL;
+use crate::ops::random::philox::PHILOX_UNIFORM;
+use crate::ops::{OpCx, OpDef};
 use crate::plan::Work;
 use crate::row::RowProgram;
 use crate::shape::{Layout, Shape};
@@ -59,6 +63,14 @@ impl View {
     pub fn reshaped(&self, shape: &[usize]) -> Result<View> {
         let layout = self.layout.reshape(&shape.into());
         Ok(self.with(layout.ok_or_else(|| fail!(Unsupported, "an operand whose strides do not merge"))?))
+    }
+
+    /// The same with its last two dimensions exchanged.
+    pub fn transposed(&self) -> View {
+        let rank = self.shape().rank();
+        let mut order: Vec<usize> = (0..rank).collect();
+        order.swap(rank - 2, rank - 1);
+        self.permuted(&order)
     }
 
     /// Dimension `i` is dimension `order[i]` of this one.
@@ -136,12 +148,18 @@ pub struct Sequence {
     /// Bytes of each temporary. The planner places them, from the first step that writes one to the last that
     /// reads it.
     pub temporaries: Vec<usize>,
+    /// Bytes that temporaries of one block of work stay below, where an expansion can cut its work into
+    /// blocks.
+    pub budget: usize,
 }
+
+/// [`Sequence::budget`] where a target says nothing else.
+pub const BUDGET: usize = 128 << 20;
 
 impl Sequence {
     /// No steps, for a node with such operands.
-    pub fn new(inputs: Vec<Option<View>>, outputs: Vec<View>) -> Sequence {
-        Sequence { inputs, outputs, steps: Vec::new(), temporaries: Vec::new() }
+    pub fn new(inputs: Vec<Option<View>>, outputs: Vec<View>, budget: usize) -> Sequence {
+        Sequence { inputs, outputs, steps: Vec::new(), temporaries: Vec::new(), budget }
     }
 
     /// An input of the node.
@@ -149,8 +167,17 @@ impl Sequence {
     /// # Errors
     /// `Unsupported` if it is left out.
     pub fn input(&self, i: usize) -> Result<View> {
-        let view = self.inputs.get(i).and_then(Option::as_ref);
-        view.cloned().ok_or_else(|| fail!(Unsupported, "input {i} is missing"))
+        self.optional(i).ok_or_else(|| fail!(Unsupported, "input {i} is missing"))
+    }
+
+    /// An input of the node that may be left out.
+    pub fn optional(&self, i: usize) -> Option<View> {
+        self.inputs.get(i).and_then(Option::as_ref).cloned()
+    }
+
+    /// All outputs of the node.
+    pub fn outputs(&self) -> Vec<View> {
+        self.outputs.clone()
     }
 
     /// An output of the node.
@@ -190,6 +217,53 @@ impl Sequence {
             writes: writes.iter().map(|&v| v.clone()).collect(),
         });
         Ok(())
+    }
+
+    /// `to = a · b`: a `[batch…, m, k]`, b `[batch…, k, n]`, to `[batch…, m, n]`, as `matmul` broadcasts them. Sums are
+    /// f32, rounded once to the result's dtype, which may be f32 for operands of 16 bits.
+    ///
+    /// # Errors
+    /// `Unsupported` for sizes that do not fit.
+    pub fn product(&mut self, a: &View, b: &View, to: &View) -> Result<()> {
+        self.kernel(&MATMUL, Attrs::new(), &[a, b], to)
+    }
+
+    /// Uniform f32 numbers of a random stream from word `first` on, a multiple of 4, as many as `to` has elements.
+    ///
+    /// # Errors
+    /// `Unsupported` for numbers beyond the stream's end.
+    pub fn uniform(&mut self, key: &View, stream: u32, first: u64, to: &View) -> Result<()> {
+        let sizes: Vec<i64> = to.shape().iter().map(|&n| n as i64).collect();
+        let first = i64::try_from(first).map_err(|_| fail!(Unsupported, "random numbers beyond a stream"))?;
+        let attrs = Attrs::new().with("size", sizes).with("stream", i64::from(stream)).with("first", first);
+        self.kernel(&PHILOX_UNIFORM, attrs, &[key], to)
+    }
+
+    /// Runs an operator that devices have kernels for. Its result may be wider than by the operator's own rule.
+    fn kernel(&mut self, op: &'static OpDef, attrs: Attrs, reads: &[&View], to: &View) -> Result<()> {
+        let types: Vec<TensorType> = reads.iter().map(|v| v.ty()).collect();
+        let cx = OpCx { inputs: types.iter().map(Some).collect(), attrs: &attrs };
+        let shape = (op.infer)(&cx).ok().and_then(|types| types.first().map(|t| t.shape.clone()));
+        if shape.as_ref() != Some(to.shape()) {
+            return Err(fail!(Unsupported, "an expansion that is wrong: {} of {}", op.name, cx.list_types()));
+        }
+        self.steps.push(ExpandedStep {
+            work: Work::Kernel { op, attrs },
+            reads: reads.iter().map(|&v| Some(v.clone())).collect(),
+            writes: vec![to.clone()],
+        });
+        Ok(())
+    }
+
+    /// The view under another shape, copied into a temporary where strides do not allow it.
+    ///
+    /// # Errors
+    /// `Unsupported` for another number of elements.
+    pub fn shaped(&mut self, from: &View, shape: &[usize]) -> Result<View> {
+        match from.reshaped(shape) {
+            Ok(same) => Ok(same),
+            Err(_) => self.copied(from)?.reshaped(shape),
+        }
     }
 
     /// Copies elements to a view of the same shape, rounded to its dtype.

@@ -3,6 +3,7 @@
 use headwater_core::conformance::{graph_of, operator, operators};
 use headwater_core::device::Device;
 use headwater_core::expand::EXPANSIONS;
+use headwater_core::ops::attention::attention::{ATTENTION, ATTENTION_BACKWARD};
 use headwater_core::ops::reduce::{cumprod::CUMPROD, cumsum::CUMSUM};
 use headwater_core::ops::{Case, OpDef, Sample};
 use headwater_core::plan::{Bindings, Work};
@@ -74,12 +75,60 @@ fn every_expansion_conforms() {
     }
 }
 
+/// Attention in blocks of samples, of heads and of queries, with groups of heads, masks and dropout; and with so many
+/// queries that early blocks of a causal mask have fewer keys.
+fn attentions() -> Vec<Case> {
+    let qkv = |name, heads: [usize; 3], [l, s]: [usize; 2], [e, ev]: [usize; 2]| {
+        Case::new(name).f(&[2, heads[0], l, e]).f(&[2, heads[1], s, e]).f(&[2, heads[2], s, ev])
+    };
+    let seen = Sample::Values((0..114).map(|i| f64::from(i % 3 != 0)).collect());
+    vec![
+        qkv("causal", [1, 1, 1], [130, 17], [4, 4]).none().none().attr("is_causal", true).attr("scale", 0.25),
+        qkv("bands", [1, 1, 1], [1100, 40], [2, 2]).none().none().attr("is_causal", true).attr("scale", 0.25),
+        qkv("groups", [4, 2, 1], [5, 18], [6, 8]).none().none().attr("scale", 0.2),
+        qkv("masked", [2, 1, 2], [3, 19], [8, 16])
+            .arg(DType::Bool, &[2, 1, 3, 19], seen)
+            .none()
+            .attr("scale", 0.3),
+        dropped(qkv("dropped", [2, 1, 2], [3, 19], [8, 16]).none()),
+        // Queries of each head are drawn by themselves.
+        dropped(qkv("dropped in blocks", [2, 2, 1], [55, 17], [8, 8]).none()),
+    ]
+}
+
+fn dropped(case: Case) -> Case {
+    case.index(&[2], 1000).attr("scale", 0.3).attr("dropout_p", 0.3).attr("stream", 5)
+}
+
+fn attention_gradients() -> Vec<Case> {
+    let case = |name, [heads, hk, hv]: [usize; 3], [l, s]: [usize; 2], [e, ev]: [usize; 2]| {
+        let (rows, row) = ([2, heads, l, ev], [2, heads, l]);
+        let c = Case::new(name).f(&rows).f(&[2, heads, l, e]).f(&[2, hk, s, e]).f(&[2, hv, s, ev]);
+        c.f(&rows).range(&row, 1.0, 2.0).range(&row, 1.0, 4.0)
+    };
+    let causal =
+        |c: Case| c.none().none().attr("is_causal", true).attr("scale", 0.25).attr("mask_grad", false);
+    vec![
+        causal(case("causal", [2, 1, 2], [130, 17], [4, 4])),
+        causal(case("bands", [1, 1, 1], [1100, 40], [2, 2])),
+        case("groups", [4, 2, 1], [37, 18], [6, 8]).none().none().attr("scale", 0.2).attr("mask_grad", false),
+        case("mask", [2, 2, 1], [30, 19], [4, 6])
+            .f(&[2, 1, 30, 19])
+            .none()
+            .attr("scale", 0.2)
+            .attr("mask_grad", true),
+        dropped(case("dropped in blocks", [2, 2, 1], [55, 17], [8, 8]).none()).attr("mask_grad", false),
+    ]
+}
+
 #[test]
 fn expansions_conform_in_all_their_ways() {
+    static ATTENTIONS: OpDef = OpDef { cases: attentions, ..ATTENTION };
+    static GRADIENTS: OpDef = OpDef { cases: attention_gradients, ..ATTENTION_BACKWARD };
     static SUMS: OpDef = OpDef { cases: long_sums, ..CUMSUM };
     static PRODUCTS: OpDef = OpDef { cases: long_products, ..CUMPROD };
     let device = Reference::expanding(4);
-    for op in [&SUMS, &PRODUCTS] {
+    for op in [&SUMS, &PRODUCTS, &ATTENTIONS, &GRADIENTS] {
         let found = operator(&device, op, &[DType::F32, DType::BF16]);
         assert!(found.wrong.is_empty(), "{} cases:\n{}", found.wrong.len(), found.wrong.join("\n"));
         assert!(found.refused.is_empty(), "{:?}", found.refused);

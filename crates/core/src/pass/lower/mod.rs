@@ -7,6 +7,7 @@ mod arena;
 mod bindings;
 mod check;
 mod draft;
+mod expansion;
 mod halves;
 mod in_place;
 mod layouts;
@@ -22,11 +23,10 @@ pub use order::STREAMS;
 use super::phases;
 use crate::diagnostic::{Code, Error, Result};
 use crate::ensure;
-use crate::expand::{self, Memory, View};
 use crate::graph::{Def, Graph, Node, Phase, ValueId};
 use crate::ops::collective::is_collective;
 use crate::ops::update::pack::PACK;
-use crate::ops::{Body, OpCx, RegionCopy, Source};
+use crate::ops::{Body, RegionCopy, Source};
 use crate::plan::{
     Bindings, Completion, Halves, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work,
 };
@@ -315,47 +315,6 @@ impl<'a> Lowering<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Lowers a node to the steps of its expansion. False if these layouts have none: the node stays one step,
-    /// which the device refuses or runs through the reference.
-    fn expanded(
-        &mut self,
-        node: &Node,
-        cx: &OpCx,
-        reads: &[Option<Storage>],
-        writes: &[Storage],
-        flops: f64,
-    ) -> Result<bool> {
-        let Some(expansion) = expand::find(node.op) else { return Ok(false) };
-        let view = |memory, s: &Storage| View { memory, dtype: s.dtype, layout: s.layout.clone() };
-        let inputs = reads.iter().enumerate().map(|(i, s)| s.as_ref().map(|s| view(Memory::Read(i), s)));
-        let outputs = writes.iter().enumerate().map(|(i, s)| view(Memory::Write(i), s));
-        let sequence = match expansion.steps(cx, inputs.collect(), outputs.collect()) {
-            Ok(sequence) => sequence,
-            Err(e) if e.code == Code::Unsupported => return Ok(false),
-            Err(e) => return Err(e),
-        };
-        let first = self.buffers.len();
-        let temporary = |&bytes: &usize| Buffer { value: node.outputs[0], bytes, place: None };
-        self.buffers.extend(sequence.temporaries.iter().map(temporary));
-        let storage = |view: View| {
-            let buffer = match view.memory {
-                Memory::Read(i) => reads[i].as_ref().map(|s| s.buffer),
-                Memory::Write(i) => Some(writes[i].buffer),
-                Memory::Temporary(i) => Some(first + i),
-            };
-            let missing = || Error::new(Code::Graph, "an expansion reads an input that is left out");
-            Ok(Storage { buffer: buffer.ok_or_else(missing)?, dtype: view.dtype, layout: view.layout })
-        };
-        // The node's operations count once.
-        let mut flops = flops;
-        for step in sequence.steps {
-            let reads = step.reads.into_iter().map(|v| v.map(storage).transpose()).collect::<Result<_>>()?;
-            let writes = step.writes.into_iter().map(storage).collect::<Result<_>>()?;
-            self.push(node, step.work, reads, writes, None, std::mem::take(&mut flops));
-        }
-        Ok(true)
     }
 
     /// A buffer of at least so many bytes, for one step: one of its own, or that which others have as well.
