@@ -93,7 +93,8 @@ impl Product {
     /// # Errors
     /// A finding.
     pub fn run(&self, world: &mut impl Reach) -> Result<(), String> {
-        let kind = dtype(self.d.kind).ok_or("a product of an unknown type")?;
+        let kinds = [self.a.kind, self.d.kind].map(dtype);
+        let [Some(kind), Some(result)] = kinds else { return Err("a product of an unknown type".into()) };
         let size = kind.size();
         let checked = world.checked();
         let (rows, columns) = (self.d.rows, self.d.columns);
@@ -103,7 +104,7 @@ impl Product {
             ("b", self.b, self.at[1], true),
             ("d", self.d, self.at[2], false),
         ] {
-            let bytes = layout.bytes(size);
+            let bytes = layout.bytes(if written { size } else { result.size() });
             let memory =
                 world.memory(at, bytes).ok_or(format!("cublasLtMatmul: {name} leaves its memory"))?;
             // Bytes between columns may be anybody's; only whole matrices are checked for being written.
@@ -124,7 +125,8 @@ impl Product {
         }
         self.poison(world)?;
         let at = |layout: &Layout, start: u64, batch: u64, row: u64, column: u64| {
-            start + (batch * layout.step as u64 + column * layout.pitch as u64 + row) * size as u64
+            let size = dtype(layout.kind).map_or(0, |d| d.size()) as u64;
+            start + (batch * layout.step as u64 + column * layout.pitch as u64 + row) * size
         };
         for batch in 0..self.d.batch.max(1) as u64 {
             let side = |layout: &Layout, start: u64, turned: bool, i: u64, j: u64| {
@@ -142,15 +144,16 @@ impl Product {
                     let own = &a[(i * terms) as usize..((i + 1) * terms) as usize];
                     let sum: f64 = own.iter().zip(&b).map(|(x, y)| x * y).sum();
                     let bias = self.bias.map_or(0.0, |bias| get(kind, bias + i * size as u64));
-                    put(kind, at(&self.d, self.at[2], batch, i, j), self.scales[0] * sum + bias);
+                    put(result, at(&self.d, self.at[2], batch, i, j), self.scales[0] * sum + bias);
                 }
             }
         }
         for batch in 0..self.d.batch.max(1) as u64 {
             for j in 0..columns {
                 let start = at(&self.d, self.at[2], batch, 0, j);
-                if let Some(memory) = world.memory(start, rows as usize * size) {
-                    memory.mark(start, rows as usize * size, true);
+                let bytes = rows as usize * result.size();
+                if let Some(memory) = world.memory(start, bytes) {
+                    memory.mark(start, bytes, true);
                 }
             }
         }

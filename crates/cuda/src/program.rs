@@ -44,12 +44,14 @@ pub enum Work {
     Product(Product),
 }
 
-/// A batch of products `d = a · b + bias`, row-major, of one dtype. Sums are in f32, or in f64 for f64.
+/// A batch of products `d = a · b + bias`, row-major. Sums are in f32, or in f64 for f64.
 /// Arguments of its launch are a, b, the bias if there is one, d, and the workspace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Product {
-    /// Type of all operands.
+    /// Type of the operands and the bias.
     pub dtype: DType,
+    /// Type of the result: that of the operands, or f32 for those of 16 bits.
+    pub out: DType,
     /// Rows of `d`.
     pub m: usize,
     /// Columns of `d`.

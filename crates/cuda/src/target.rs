@@ -3,7 +3,9 @@
 use crate::host::context::ALIGN;
 use crate::lower;
 use headwater_core::TensorType;
+use headwater_core::expand::{self, ExpandedStep, Expansion, View};
 use headwater_core::ops::{OpCx, OpDef};
+use headwater_core::plan::Work;
 use headwater_core::target::{MemorySpace, Operators, Port, Rates, Support, Target};
 use std::sync::Arc;
 
@@ -19,12 +21,27 @@ impl Kernels {
         let here = if lower::takes_strides(op) { self.products && self.text } else { self.text };
         here && lower::has_kernel(op, cx, outs)
     }
+
+    /// The expansion of an operator whose steps all have kernels.
+    fn expansion(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Option<&'static Expansion> {
+        let expansion = expand::find(op).filter(|_| self.text)?;
+        let sequence = expansion.contiguous(cx, outs).ok()?;
+        let runs = |step: &ExpandedStep| {
+            let Work::Kernel { op, attrs } = &step.work else { return true };
+            let types: Vec<_> = step.reads.iter().map(|v| v.as_ref().map(View::ty)).collect();
+            let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
+            let outs: Vec<TensorType> = step.writes.iter().map(View::ty).collect();
+            self.native(op, &cx, &outs)
+        };
+        sequence.steps.iter().all(runs).then_some(expansion)
+    }
 }
 
 impl Operators for Kernels {
     fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
         match self.native(op, cx, outs) {
             true => Support::Native,
+            false if self.expansion(op, cx, outs).is_some() => Support::Expand,
             false => Support::Reference,
         }
     }
@@ -34,12 +51,12 @@ impl Operators for Kernels {
         0
     }
 
-    /// Products read matrices with any pitch, transposed or not, and write them contiguous; the host reads
-    /// and writes any.
+    /// Products read and write matrices with any pitch, and copy those that the library does not take; the host
+    /// reads and writes any.
     fn strided(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType], port: Port) -> bool {
         match self.native(op, cx, outs) {
-            true => lower::takes_strides(op) && matches!(port, Port::Read(0 | 1)),
-            false => true,
+            true => lower::takes_strides(op) && port != Port::Read(2),
+            false => self.expansion(op, cx, outs).is_none_or(|expansion| expansion.strided),
         }
     }
 }

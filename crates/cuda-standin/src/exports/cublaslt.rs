@@ -3,6 +3,7 @@
 use super::{export, put};
 use crate::product::{Layout, Product, dtype};
 use crate::world::Work;
+use headwater_core::DType;
 use std::ffi::c_void;
 
 const INVALID: i32 = 7;
@@ -52,16 +53,19 @@ fn value<T: Copy>(from: *const c_void, bytes: usize) -> Result<T, i32> {
 
 /// True if layouts and types fit each other.
 fn fits(desc: &Desc, a: &Layout, b: &Layout, d: &Layout) -> Result<(), i32> {
-    let kind = dtype(d.kind).ok_or(INVALID)?;
+    let kind = dtype(a.kind).ok_or(INVALID)?;
+    // Operands of 16 bits may have a result in f32.
+    let types =
+        b.kind == a.kind && (d.kind == a.kind || (kind.size() == 2 && dtype(d.kind) == Some(DType::F32)));
     let computes =
         matches!((kind.size(), desc.compute, desc.scale), (8, 70, 1) | (4, 68 | 69, 0) | (2, 68, 0));
     let shape = |l: &Layout, turned: i32| if turned == 1 { (l.columns, l.rows) } else { (l.rows, l.columns) };
     let ((m, k), (k2, n)) = (shape(a, desc.turned[0]), shape(b, desc.turned[1]));
     let sizes = m == d.rows && n == d.columns && k == k2;
-    let whole = [a, b, d].iter().all(|l| l.pitch as u64 >= l.rows && l.kind == d.kind && l.batch == d.batch);
-    let bias = desc.epilogue == 1 || (desc.epilogue == 4 && desc.bias_type == d.kind);
+    let whole = [a, b, d].iter().all(|l| l.pitch as u64 >= l.rows && l.batch == d.batch);
+    let bias = desc.epilogue == 1 || (desc.epilogue == 4 && desc.bias_type == a.kind);
     let apart = d.batch <= 1 || d.step as u64 >= (d.columns - 1) * d.pitch as u64 + d.rows;
-    if computes && sizes && whole && bias && apart { Ok(()) } else { Err(NOT_SUPPORTED) }
+    if computes && types && sizes && whole && bias && apart { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
 export! {

@@ -144,16 +144,16 @@ impl Ready {
             set(lt::DESC_BIAS_DATA_TYPE, &own.to_ne_bytes())?;
         }
         let matrices = [
-            (product.b, product.k, product.n),
-            (product.a, product.m, product.k),
-            (product.d, product.m, product.n),
+            (product.b, product.k, product.n, own),
+            (product.a, product.m, product.k, own),
+            (product.d, product.m, product.n, kind(product.out)),
         ];
-        for (i, (matrix, rows, columns)) in matrices.into_iter().enumerate() {
+        for (i, (matrix, rows, columns, kind)) in matrices.into_iter().enumerate() {
             // As it lies in memory: the contiguous dimension first.
             let (first, second) = if matrix.transposed { (rows, columns) } else { (columns, rows) };
             let (first, second, pitch) = (first as u64, second as u64, matrix.pitch as i64);
             // SAFETY: writes a handle.
-            let code = unsafe { (table.layout_create)(&mut ready.layouts[i], own, first, second, pitch) };
+            let code = unsafe { (table.layout_create)(&mut ready.layouts[i], kind, first, second, pitch) };
             checked("cublasLtMatrixLayoutCreate", code, Some(site))?;
             let set = |attribute: i32, value: &[u8]| {
                 // SAFETY: the layout is alive; the library copies so many bytes.

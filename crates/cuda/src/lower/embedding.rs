@@ -11,7 +11,7 @@ use headwater_launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use std::sync::Arc;
 
 /// Threads of a block.
-const THREADS: usize = 256;
+pub(super) const THREADS: usize = 256;
 /// Keys that a thread of the sort has, and a block.
 const KEYS: usize = 4;
 const TILE: usize = THREADS * KEYS;
@@ -20,16 +20,22 @@ const BITS: u32 = 4;
 /// Bytes of a report of indices out of range.
 const REPORT: u64 = 32;
 
-struct Kernel {
-    name: &'static str,
-    doc: String,
-    body: String,
-    shared: usize,
-    blocks: usize,
-    operands: Vec<(&'static str, LoweredArg, u64, bool)>,
+/// A kernel written by hand, of blocks of [`THREADS`], and its launch.
+pub(super) struct Kernel {
+    pub name: &'static str,
+    pub doc: String,
+    pub body: String,
+    pub shared: usize,
+    pub blocks: usize,
+    /// Name, place, bytes, and true if it is written.
+    pub operands: Vec<(&'static str, LoweredArg, u64, bool)>,
 }
 
-fn push(lowered: &mut Lowered<CudaProgram>, op: &str, kernel: Kernel) -> Result<(), Refusal> {
+/// Adds a launch.
+///
+/// # Errors
+/// More blocks than a launch has.
+pub(super) fn push(lowered: &mut Lowered<CudaProgram>, op: &str, kernel: Kernel) -> Result<(), Refusal> {
     let param = |&(name, _, bytes, writes): &(&str, LoweredArg, u64, bool)| Param {
         name: name.into(),
         writes,
@@ -49,29 +55,35 @@ fn push(lowered: &mut Lowered<CudaProgram>, op: &str, kernel: Kernel) -> Result<
     Ok(())
 }
 
-fn contiguous(view: Option<&Option<TensorView>>) -> Result<&TensorView, Refusal> {
-    let view =
-        view.and_then(Option::as_ref).ok_or_else(|| Refusal::new("an embedding without an operand"))?;
+/// An operand without gaps.
+///
+/// # Errors
+/// One that is missing, or has gaps.
+pub(super) fn contiguous(view: Option<&Option<TensorView>>) -> Result<&TensorView, Refusal> {
+    let view = view.and_then(Option::as_ref).ok_or_else(|| Refusal::new("an operator without an operand"))?;
     match view.layout.is_contiguous() {
         true => Ok(view),
-        false => Err(Refusal::new("an embedding's operand with gaps")),
+        false => Err(Refusal::new("an operand with gaps")),
     }
 }
 
-/// Reports the first index of each block of indices that is out of range.
-fn check(
+/// Reports the first index of each block of indices that is out of range, operand `operand` of the step. One that is
+/// `ignored` is right.
+pub(super) fn check(
     lowered: &mut Lowered<CudaProgram>,
     op: &str,
-    index: &TensorView,
+    (operand, index): (usize, &TensorView),
     limit: usize,
+    ignored: Option<i64>,
 ) -> Result<(), Refusal> {
     let (n, ty) = (index.layout.shape.numel(), memory(index.dtype));
     let blocks = n.div_ceil(THREADS);
+    let but = ignored.map_or(String::new(), |x| format!(" && x != (i64){:#x}ull", x as u64));
     let body = format!(
         "    const i64 i = hw_block() * {THREADS} + hw_thread();
     const i64 x = i < {n}ll ? (i64)hw_ld((const {ty}*)hw_a.p[0], i) : 0;
     u8* const wrong = hw_shared();
-    hw_st(wrong, hw_thread(), (u8)(x < 0 || x >= {limit}ll));
+    hw_st(wrong, hw_thread(), (u8)(i < {n}ll && (x < 0 || x >= {limit}ll){but}));
     hw_sync();
     if (hw_thread() != 0) return;
     i32 count = 0, first = 0;
@@ -87,7 +99,7 @@ fn check(
 "
     );
     let operands = vec![
-        ("index", LoweredArg::Read { operand: 1, bytes: 0 }, span(index), false),
+        ("index", LoweredArg::Read { operand, bytes: 0 }, span(index), false),
         ("report", LoweredArg::Fault { limit: limit as u64 }, blocks as u64 * REPORT, true),
     ];
     let doc = format!("checks that {n} indices are below {limit}");
@@ -110,7 +122,7 @@ pub(super) fn forward(step: &Step) -> Result<Lowered<CudaProgram>, Refusal> {
     if !out.layout.is_contiguous() {
         return Err(Refusal::new("an embedding's result with gaps"));
     }
-    check(&mut lowered, step.op, index, rows)?;
+    check(&mut lowered, step.op, (1, index), rows, None)?;
     if width == 0 || rows == 0 {
         return Ok(lowered);
     }
@@ -153,7 +165,7 @@ pub(super) fn backward(cx: &OpCx, step: &Step) -> Result<Lowered<CudaProgram>, R
     let mut lowered = Lowered::default();
     let op = step.op;
     if n > 0 {
-        check(&mut lowered, op, index, rows)?;
+        check(&mut lowered, op, (1, index), rows, None)?;
     }
     let (total, ty) = (rows * width, memory(out.dtype));
     let zero = format!(

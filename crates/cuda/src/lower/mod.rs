@@ -8,6 +8,7 @@ mod axes;
 mod embedding;
 mod product;
 mod rows;
+mod source;
 
 pub use product::WORKSPACE;
 pub(crate) use rows::WHOLE;
@@ -44,6 +45,9 @@ pub fn step(step: &Step) -> Result<Lowered<CudaProgram>, Refusal> {
                 "matmul" => product::matmul(&cx, step),
                 "linear" => product::linear(&cx, step),
                 "embedding" => embedding::forward(step),
+                "check_index" => source::check_index(&cx, step),
+                "philox_uniform" => source::philox_uniform(&cx, step),
+                "constant" => source::constant(&cx, step),
                 _ => embedding::backward(&cx, step),
             }
         }
@@ -56,6 +60,12 @@ pub(crate) fn has_kernel(op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bool {
     match op.name {
         "matmul" | "linear" => cx.present().filter(floats).count() == cx.present().count(),
         "embedding" => matches!(cx.dtype(1), Ok(DType::I32 | DType::I64)),
+        // The report of a wrong index names the range from 0.
+        "check_index" => {
+            matches!(cx.dtype(0), Ok(DType::I32 | DType::I64))
+                && cx.attrs.get("wrap") != Some(&Attr::Bool(true))
+        }
+        "philox_uniform" | "constant" => true,
         "embedding_dense_backward" => {
             let (index, scaled) =
                 (cx.dtype(1), cx.attrs.get("scale_grad_by_freq") == Some(&Attr::Bool(true)));

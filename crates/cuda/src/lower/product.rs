@@ -6,7 +6,7 @@ use crate::program::{CudaProgram, Matrix, Param, Product, Work};
 use headwater_core::ops::{OpCx, linear};
 use headwater_core::plan::{Step, TensorView};
 use headwater_core::row::RowProgram;
-use headwater_core::{Layout, Shape};
+use headwater_core::{DType, Layout, Shape};
 use headwater_launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use std::sync::Arc;
 
@@ -122,18 +122,28 @@ impl Side {
 
     /// A contiguous copy in scratch memory at a byte, and the launches that make it.
     fn copied(&self, at: u64, lowered: &mut Lowered<CudaProgram>) -> Result<Side, Refusal> {
-        let (shape, dtype) = (self.view.layout.shape.clone(), self.view.dtype);
-        let mut copy = self.view.clone();
-        copy.layout = Layout::contiguous(&shape);
-        copy.place.offset = 0;
-        let made = rows("copy", &RowProgram::copy(dtype, dtype, &shape), &[&self.view, &copy])?;
-        let arg = LoweredArg::Scratch { bytes: at };
+        let copy = self.scratch(at, lowered);
+        self.copy_to(&copy, lowered)?;
+        Ok(copy)
+    }
+
+    /// Scratch memory at a byte for as many elements, contiguous.
+    fn scratch(&self, at: u64, lowered: &mut Lowered<CudaProgram>) -> Side {
+        let mut view = self.view.clone();
+        view.layout = Layout::contiguous(&self.view.layout.shape);
+        view.place.offset = 0;
+        lowered.scratch = lowered.scratch.max(at + span(&view));
+        Side { view, arg: LoweredArg::Scratch { bytes: at } }
+    }
+
+    fn copy_to(&self, to: &Side, lowered: &mut Lowered<CudaProgram>) -> Result<(), Refusal> {
+        let (shape, dtype) = (&self.view.layout.shape, self.view.dtype);
+        let made = rows("copy", &RowProgram::copy(dtype, dtype, shape), &[&self.view, &to.view])?;
         for mut launch in made.launches {
-            launch.args = vec![self.arg, arg];
+            launch.args = vec![self.arg, to.arg];
             lowered.launches.push(launch);
         }
-        lowered.scratch = lowered.scratch.max(at + span(&copy));
-        Ok(Side { view: copy, arg })
+        Ok(())
     }
 }
 
@@ -144,7 +154,7 @@ fn multiply(
     bias: Option<Side>,
     d: Side,
 ) -> Result<Lowered<CudaProgram>, Refusal> {
-    let dtype = d.view.dtype;
+    let (dtype, out) = (a.view.dtype, d.view.dtype);
     let lead = d.view.layout.shape.rank() - 2;
     let batch: usize = d.view.layout.shape[..lead].iter().product();
     if m == 0 || n == 0 || batch == 0 {
@@ -153,7 +163,8 @@ fn multiply(
     if k == 0 {
         return Err(Refusal::new("a product of no terms"));
     }
-    if [&a, &b].iter().any(|s| s.view.dtype != dtype) {
+    let wider = out == DType::F32 && dtype.size() == 2;
+    if b.view.dtype != dtype || (out != dtype && !wider) {
         return Err(Refusal::new("a product of different types"));
     }
     if bias.as_ref().is_some_and(|b| b.view.layout.strides[0] != 1 && n > 1) {
@@ -176,16 +187,18 @@ fn multiply(
     };
     let (a, of_a) = taken(a, &mut lowered)?;
     let (b, of_b) = taken(b, &mut lowered)?;
-    let of_d = d.matrix().ok_or_else(|| Refusal::new("a product's result that is written with gaps"))?;
-    if of_d.transposed {
-        return Err(Refusal::new("a product's result that is written column by column"));
-    }
-    if of_d.step == 0 && batch > 1 {
-        return Err(Refusal::new("a product's result that is written over itself"));
-    }
+    let taken = |m: &Matrix| !m.transposed && (m.step > 0 || batch == 1);
+    let direct = d.matrix().filter(taken);
+    // A result that the library does not write in place is copied there.
+    let made = match direct {
+        Some(_) => d.clone(),
+        None => d.scratch(at, &mut lowered),
+    };
+    let of_d = made.matrix().ok_or_else(|| Refusal::new("a product's result that no matrix holds"))?;
+    let (target, d) = (d, made);
     let alignment = [&a, &b, &d].map(|side| side.alignment()).into_iter().min().unwrap_or(1);
     let product =
-        Product { dtype, m, n, k, batch, a: of_a, b: of_b, d: of_d, bias: bias.is_some(), alignment };
+        Product { dtype, out, m, n, k, batch, a: of_a, b: of_b, d: of_d, bias: bias.is_some(), alignment };
     let param =
         |name: &str, side: &Side, writes| Param { name: name.into(), writes, bytes: span(&side.view) };
     let mut params = vec![param("a", &a, false), param("b", &b, false)];
@@ -200,5 +213,8 @@ fn multiply(
     args.push(LoweredArg::Scratch { bytes: 0 });
     let program = CudaProgram { name: "hw_product".into(), params, work: Work::Product(product) };
     lowered.launches.push(LoweredLaunch { program: Arc::new(program), args, blocks: 1 });
+    if direct.is_none() {
+        d.copy_to(&target, &mut lowered)?;
+    }
     Ok(lowered)
 }
