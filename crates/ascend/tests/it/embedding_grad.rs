@@ -224,6 +224,15 @@ fn rows_that_several_tasks_share_are_summed_in_a_fixed_order() {
     }
 }
 
+/// Many positions of a small table: ranges of several rows, so that their edges have room in UB, and few tasks.
+#[test]
+fn many_positions_of_a_small_table_are_divided_among_few_tasks() {
+    for (arch, rows) in [(Arch::A2, 300), (Arch::P310, 450)] {
+        let shape = EmbeddingGrad { cores: 48, ..shape(Elem::F32, [43_100, rows, 8], Some(1)) };
+        rung_runs(arch, &shape, Rung::Pipelined, &RUNS[2..4]);
+    }
+}
+
 #[test]
 fn every_rung_sums() {
     for arch in Arch::ALL {

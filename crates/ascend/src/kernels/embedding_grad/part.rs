@@ -81,8 +81,7 @@ impl Partition {
         let pitch = width.next_multiple_of(Elem::F16.per_block());
         let (slice, slices, own) = slices(shape)?;
         let most = (sums(arch) / pitch).min(COPY_ROWS);
-        let range = (rows / (RANGES * cores)).clamp(1, most);
-        let ranges = rows.div_ceil(range);
+        let shortest = (rows / (RANGES * cores)).clamp(1, most);
         let mut part = Partition {
             arch,
             shape: *shape,
@@ -96,28 +95,19 @@ impl Partition {
             bits: slice.trailing_zeros(),
             slices,
             own,
-            range,
-            ranges,
+            range: 0,
+            ranges: 0,
             tasks: 0,
             heavy: None,
             edges: 0,
             all_edges: 0,
         };
-        let work = range * ranges + indices;
-        // As few rounds of tasks as UB has room for.
+        // As few rounds of tasks as UB has room for, since each task visits all slices; longer ranges have fewer edges.
+        let longer = |range: &u64| (*range < most.min(rows)).then(|| (2 * range).min(most));
         for rounds in 0..u32::BITS {
             part.tasks = cores << rounds;
-            let span = work.div_ceil(part.tasks);
-            let heavy = HEAVY.max(span / 8);
-            // A task has no more ranges than there are: a small table with many positions does not need many tasks.
-            part.edges = ((span / range).min(ranges) + 3).next_multiple_of(8);
-            part.heavy = (indices >= heavy && part.tasks > 1 && !shape.by_frequency).then_some(heavy);
-            let fits = match own {
-                true => part.edges <= OWN_EDGES,
-                false => slices * part.edges <= EDGES && part.most_keys(span, heavy) <= KEYS,
-            };
-            if fits {
-                part.all_edges = (ranges + 1).next_multiple_of(8) + part.edges;
+            if std::iter::successors(Some(shortest), longer).any(|range| part.fits(range)) {
+                part.all_edges = (part.ranges + 1).next_multiple_of(8) + part.edges;
                 // From one slice's edges to the next: a gap of blocks in 16 bits.
                 let near = own || part.all_edges / 8 <= 65535;
                 // From one row to the next.
@@ -129,6 +119,21 @@ impl Partition {
             }
         }
         Err(refuse(shape, Rule::Range, format!("there is no room for {indices} indices in {slices} slices")))
+    }
+
+    /// Divides the table into ranges of so many rows; true if there is room for what the tasks then read.
+    fn fits(&mut self, range: u64) -> bool {
+        let EmbeddingGrad { indices, rows, by_frequency, .. } = self.shape;
+        (self.range, self.ranges) = (range, rows.div_ceil(range));
+        let span = (self.range * self.ranges + indices).div_ceil(self.tasks);
+        let heavy = HEAVY.max(span / 8);
+        // A task has no more ranges than there are: a small table with many positions does not need many tasks.
+        self.edges = ((span / range).min(self.ranges) + 3).next_multiple_of(8);
+        self.heavy = (indices >= heavy && self.tasks > 1 && !by_frequency).then_some(heavy);
+        match self.own {
+            true => self.edges <= OWN_EDGES,
+            false => self.slices * self.edges <= EDGES && self.most_keys(span, heavy) <= KEYS,
+        }
     }
 
     /// Keys of a task at most; by frequency a range is never shared.
@@ -219,13 +224,15 @@ mod tests {
 
     #[test]
     fn tasks_grow_with_positions_alone_where_the_table_is_small() {
-        for indices in [5_000, 50_000, 500_000] {
+        for (rows, indices) in
+            [5_000, 50_000, 160_000, 320_000, 500_000].map(|n| [(10, n), (50, n), (300, n)]).as_flattened()
+        {
             let (elem, index) = (Elem::F32, Elem::I64);
             let shape = EmbeddingGrad {
                 elem,
                 index,
-                indices,
-                rows: 10,
+                indices: *indices,
+                rows: *rows,
                 dim: 8,
                 padding: None,
                 by_frequency: false,
