@@ -286,52 +286,116 @@ fn expressions_split_texts_where_hugging_face_splits_them() {
     assert!(equal > 300 && refused > 50, "{equal} equal, {refused} refused");
 }
 
-/// Tokenizers as `save_pretrained` of Hugging Face's transformers writes them, and their tokens of odd texts:
-/// `python -m headwater_tools.tokenizers`.
-#[test]
-fn saved_tokenizers_give_hugging_faces_tokens() {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../goldens/tokens"));
-    let recorded = std::fs::read(folder.join("ids.json")).unwrap();
-    let recorded: Value = serde_json::from_slice(&recorded).unwrap();
-    let texts: Vec<&str> =
-        recorded["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
-    let lines: String = texts.iter().map(|t| serde_json::json!({ "text": t }).to_string() + "\n").collect();
-    let kinds = recorded["ids"].as_object().unwrap();
-    assert!(kinds.len() > 5, "{kinds:?}");
-    for (kind, want) in kinds {
-        let dir = folder_of(folder, kind, &lines);
+/// Texts with their tokens by kind of tokenizer, as Hugging Face's library has them: `python -m headwater_tools.tokenizers`.
+#[derive(serde::Deserialize)]
+struct Recorded {
+    texts: Vec<String>,
+    ids: std::collections::BTreeMap<String, Vec<Vec<i64>>>,
+}
+
+impl Recorded {
+    fn read() -> Recorded {
+        serde_json::from_slice(&std::fs::read(recorded("ids.json")).unwrap()).unwrap()
+    }
+
+    /// The tokenizer of a kind, as JSON.
+    fn tokenizer(kind: &str) -> Value {
+        serde_json::from_slice(&std::fs::read(recorded(&format!("{kind}.json"))).unwrap()).unwrap()
+    }
+
+    /// A tokenizer has the recorded tokens of a kind.
+    fn agrees(&self, kind: &str, tokenizer: &str) {
+        let lines: String =
+            self.texts.iter().map(|t| serde_json::json!({ "text": t }).to_string() + "\n").collect();
+        let settings = "tokenizer = \"t.json\"\nlength = 256\npad = 0";
+        let dir = folder(&[("text.toml", settings), ("t.json", tokenizer), ("x.jsonl", &lines)]);
         let texts = Texts::open(dir.path()).unwrap_or_else(|e| panic!("{kind}: {e}"));
         let (ids, mask) = (ints(&texts, "input_ids"), ints(&texts, "attention_mask"));
-        for (i, want) in want.as_array().unwrap().iter().enumerate() {
+        for (i, want) in self.ids[kind].iter().enumerate() {
             let row = i * 256..(i + 1) * 256;
             let length = mask[row.clone()].iter().sum::<i64>() as usize;
-            let got = &ids[row][..length];
-            let want: Vec<i64> = want.as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).collect();
-            assert_eq!(got, want, "{kind}: {:?}", recorded["texts"][i]);
+            assert_eq!(&ids[row][..length], want, "{kind}: {:?}", self.texts[i]);
         }
     }
 }
 
-/// A folder of the recorded texts with a recorded tokenizer.
-fn folder_of(folder: &Path, kind: &str, lines: &str) -> tempfile::TempDir {
-    let tokenizer = std::fs::read_to_string(folder.join(format!("{kind}.json"))).unwrap();
-    let settings = "tokenizer = \"t.json\"\nlength = 256\npad = 0";
-    self::folder(&[("text.toml", settings), ("t.json", &tokenizer), ("x.jsonl", lines)])
+fn recorded(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens/tokens").join(name)
 }
 
+/// Tokenizers as `save_pretrained` of Hugging Face's transformers writes them.
+#[test]
+fn saved_tokenizers_give_hugging_faces_tokens() {
+    let all = Recorded::read();
+    assert!(all.ids.len() > 5, "{:?}", all.ids.keys());
+    for kind in all.ids.keys() {
+        all.agrees(kind, &std::fs::read_to_string(recorded(&format!("{kind}.json"))).unwrap());
+    }
+}
+
+/// BPE of bytes, of pieces with a mark in front, with bytes for unknown characters, and with one behind words: with dropout,
+/// the tokens are those that Hugging Face's library has without.
 #[test]
 fn merges_left_out_by_chance_are_not() {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../goldens/tokens"));
-    let lines = "{\"text\": \"hello there, hello world\"}\n";
-    let of = |kind: &str| ints(&Texts::open(folder_of(folder, kind, lines).path()).unwrap(), "input_ids");
-    let plain = of("gpt2");
-    let mut file: Value =
-        serde_json::from_str(&std::fs::read_to_string(folder.join("gpt2.json")).unwrap()).unwrap();
-    file["model"]["dropout"] = 0.9.into();
-    let settings = "tokenizer = \"t.json\"\nlength = 256\npad = 0";
-    for _ in 0..3 {
-        let dir = self::folder(&[("text.toml", settings), ("t.json", &file.to_string()), ("x.jsonl", lines)]);
-        assert_eq!(ints(&Texts::open(dir.path()).unwrap(), "input_ids"), plain);
+    let all = Recorded::read();
+    for kind in ["gpt2", "llama", "llama3", "clip"] {
+        for dropout in [0.1, 0.9, 1.0] {
+            let mut file = Recorded::tokenizer(kind);
+            file["model"]["dropout"] = dropout.into();
+            all.agrees(kind, &file.to_string());
+        }
+    }
+}
+
+/// A chance that is none is refused, as Hugging Face's library refuses it.
+#[test]
+fn a_dropout_that_is_no_chance_is_refused() {
+    for dropout in [Value::from(1.5), Value::from(-0.1), Value::from("0.1")] {
+        let mut file = Recorded::tokenizer("gpt2");
+        file["model"]["dropout"] = dropout.clone();
+        let settings = "tokenizer = \"t.json\"\nlength = 256\npad = 0";
+        let dir = folder(&[("text.toml", settings), ("t.json", &file.to_string()), ("x.txt", "a")]);
+        let said = Texts::open(dir.path()).map(drop).expect_err("a tokenizer").to_string();
+        assert!(said.starts_with("HW-R002") && said.contains("is no tokenizer"), "{dropout}: {said}");
+    }
+}
+
+/// Pieces that sentencepiece would draw (`alpha`, `nbest_size`): the likeliest are taken.
+#[test]
+fn pieces_drawn_by_chance_are_not() {
+    let all = Recorded::read();
+    for (alpha, best) in [(0.1, 8), (0.5, 64), (1.0, 0)] {
+        let mut file = Recorded::tokenizer("t5");
+        file["model"]["alpha"] = alpha.into();
+        file["model"]["nbest_size"] = best.into();
+        all.agrees("t5", &file.to_string());
+        let mut tokenizer = tokenizers::Tokenizer::from_bytes(Recorded::tokenizer("t5").to_string()).unwrap();
+        let mut model = tokenizer.get_model().clone();
+        let tokenizers::models::ModelWrapper::Unigram(unigram) = &mut model else {
+            panic!("t5 is no unigram")
+        };
+        (unigram.alpha, unigram.nbest_size) = (Some(alpha), (best > 0).then_some(best));
+        tokenizer.with_model(model);
+        tokens::leave_nothing_to_chance(&mut tokenizer);
+        for (text, want) in all.texts.iter().zip(&all.ids["t5"]) {
+            let got = tokenizer.encode(text.as_str(), true).unwrap();
+            assert!(got.get_ids().iter().map(|&id| i64::from(id)).eq(want.iter().copied()), "{text:?}");
+        }
+    }
+}
+
+/// A tokenizer that was saved while it cut and filled up texts: `text.toml` alone says what is done here.
+#[test]
+fn lengths_that_were_saved_are_not_those_of_samples() {
+    let all = Recorded::read();
+    for kind in ["bert", "gpt2", "t5", "words"] {
+        let mut file = Recorded::tokenizer(kind);
+        file["truncation"] = serde_json::json!(
+            {"direction": "Left", "max_length": 4, "strategy": "LongestFirst", "stride": 1});
+        file["padding"] = serde_json::json!(
+            {"strategy": {"Fixed": 64}, "direction": "Left", "pad_to_multiple_of": 8, "pad_id": 3,
+             "pad_type_id": 1, "pad_token": "?"});
+        all.agrees(kind, &file.to_string());
     }
 }
 

@@ -5,6 +5,7 @@ use super::{Sample, TextSettings, Token, pattern};
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::path::Path;
+use tokenizers::models::ModelWrapper;
 use tokenizers::{Encoding, Tokenizer, TruncationParams};
 
 /// Bytes of the largest tokenizer that is read.
@@ -47,6 +48,7 @@ impl Tokens {
         let bytes = adapted(bytes).map_err(refuse)?;
         let read = unless_panic(|| Tokenizer::from_bytes(&bytes)).map_err(refuse)?;
         let mut tokenizer = read.map_err(|e| refuse(format!("{NONE}: {e}")))?;
+        leave_nothing_to_chance(&mut tokenizer);
         unless_panic(|| cut(&mut tokenizer, settings)).flatten().map_err(refuse)?;
         Ok(Tokens::Hub(Box::new(tokenizer)))
     }
@@ -128,7 +130,22 @@ fn cut(tokenizer: &mut Tokenizer, settings: &TextSettings) -> Result<(), String>
     tokenizer.with_truncation(Some(params)).map(|_| ()).map_err(|e| e.to_string())
 }
 
-/// A tokenizer as the library is to read it: with regular expressions in its syntax, and without chance.
+/// Turns off what gives a text other tokens in each run: merges that are left out, and pieces that are drawn.
+pub(super) fn leave_nothing_to_chance(tokenizer: &mut Tokenizer) {
+    let mut model = match tokenizer.get_model() {
+        ModelWrapper::BPE(bpe) if bpe.dropout.is_some() => tokenizer.get_model().clone(),
+        ModelWrapper::Unigram(unigram) if unigram.alpha.is_some() => tokenizer.get_model().clone(),
+        _ => return,
+    };
+    match &mut model {
+        ModelWrapper::BPE(bpe) => bpe.dropout = None,
+        ModelWrapper::Unigram(unigram) => (unigram.alpha, unigram.nbest_size) = (None, None),
+        _ => {}
+    }
+    tokenizer.with_model(model);
+}
+
+/// A tokenizer as the library is to read it: with regular expressions in its syntax.
 ///
 /// # Errors
 /// The part with which the library would take memory that the file does not justify, or an expression that would have
@@ -150,10 +167,6 @@ fn adapted(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     // Decoders have expressions too, and texts are only encoded.
     if let Some(decoder) = file.get_mut("decoder") {
         changed |= !decoder.take().is_null();
-    }
-    // Merges that are left out by chance: other tokens in each run.
-    if let Some(dropout) = file.get_mut("model").and_then(|m| m.get_mut("dropout")) {
-        changed |= !dropout.take().is_null();
     }
     match changed {
         true => serde_json::to_vec(&file).map_err(|e| format!("{NONE}: {e}")),
