@@ -69,6 +69,8 @@ pub struct Compared {
     /// True if something in it is no finite number, and neither is it where the exact step is rounded to the
     /// dtypes of this one: a constant that they lack, or a sum that passes their range.
     pub lost: bool,
+    /// True if its dtype saturates on the device, and it has numbers where the truth has NaN or infinity.
+    pub saturated: bool,
     /// The verdict.
     pub verdict: Verdict,
     /// True if what the device computed is within the bound, whatever the step in f64 has.
@@ -149,8 +151,7 @@ impl CheckReport {
         if !self.passed() {
             return "the numbers differ from PyTorch's".into();
         }
-        // Where a dtype saturates, there is no NaN.
-        let saturated = self.compared.iter().filter(|c| c.nans.0 > c.nans.1).count();
+        let saturated = self.compared.iter().filter(|c| c.saturated).count();
         let said = match open {
             0 => return format!("all {} values are proved", self.compared.len()),
             n => format!(
@@ -162,7 +163,7 @@ impl CheckReport {
         let said = match saturated {
             0 => said,
             n => format!(
-                "{said}; {n} have numbers where PyTorch has NaN, because {} saturates here",
+                "{said}; {n} have numbers where PyTorch has NaN or infinity, because {} saturates here",
                 self.precision
             ),
         };

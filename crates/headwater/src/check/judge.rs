@@ -117,9 +117,12 @@ impl Value {
             return Ok(c);
         }
         let (dtype, largest) = (got.dtype, self.spread.largest());
-        // A dtype that saturates has a number where others have infinity, and so where they have NaN of it.
+        // A dtype that saturates has a number where others have infinity, and so where they have NaN of it, or an
+        // infinite result of further operations.
         let saturates = target.saturating.contains(precision.dtype);
-        let saturated = |a: f64, b: f64| saturates && b.is_nan() && a.is_finite();
+        let half = precision.dtype.max_value() / 2.0;
+        let near = |a: f64, b: f64| b.is_infinite() && a * b.signum() >= half && a != target.result(dtype, b);
+        let saturated = |a: f64, b: f64| saturates && a.is_finite() && (b.is_nan() || near(a, b));
         let same = |a: f64, b: f64| alike(a, b, largest) || a == target.result(dtype, b) || saturated(a, b);
         // No finite number, because the step has none where it is rounded to these dtypes, or because the
         // order of a sum decides between infinity and NaN.
@@ -168,10 +171,10 @@ impl Value {
         // none, or none where rounding leaves none.
         let beyond = want.iter().any(|x| x.is_finite() && x.abs() > largest)
             || !want.is_empty() && want.iter().all(|x| x.is_nan());
-        let numbers = self.got.iter().zip(&want).any(|(&a, &b)| saturated(a, b));
+        c.saturated = self.got.iter().zip(&want).any(|(&a, &b)| saturated(a, b));
         let unmeasured = c.zero && c.size == 0.0 && allowed > 0.0
             || beyond && self.kind != Kind::Node
-            || numbers
+            || c.saturated
             || c.lost;
         if c.size == 0.0 && c.zero {
             // Nothing else tells what is large: the terms that cancel do.

@@ -316,3 +316,18 @@ fn a_model_of_nan_differs_in_no_precision() {
         }
     }
 }
+
+/// The logarithm of a sum of nothing, on a chip whose f16 has no infinity: what it computes of its lowest number is not
+/// proved, and a golden with the other infinity differs.
+#[test]
+fn what_saturation_makes_of_infinity_is_not_proved_and_said() {
+    let (model, golden) = open("logsumexp_row_of_minus_inf");
+    let (chip, read) =
+        (devices::open("ascend-sim:310p", 2).unwrap(), |path: &Path| Golden::read(path).unwrap());
+    let report = check(&model, &read(&golden), DType::F16, chip.as_ref()).unwrap();
+    assert!(report.passed() && !report.proved(), "{}", report.conclusion());
+    assert!(report.conclusion().contains("saturates here"), "{}", report.conclusion());
+    let (_dir, wrong) = changed(&golden, "output.0", -1.0);
+    let report = check(&model, &read(&wrong), DType::F16, chip.as_ref()).unwrap();
+    assert!(!report.passed(), "{}", report.conclusion());
+}

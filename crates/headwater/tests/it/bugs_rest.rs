@@ -67,7 +67,14 @@ fn ties_share_a_medians_gradient_and_reductions_of_nothing_are_pytorchs() {
 fn what_pytorch_gets_wrong_is_said_beside_the_difference() {
     for (name, operator, what) in [
         ("pytorch_wrong_scatter_amin", "scatter", "gives it a share of the gradient"),
+        ("pytorch_wrong_scatter_amax", "scatter", "gives it a share of the gradient"),
+        ("pytorch_wrong_index_reduce_amax", "index_reduce", "gives it a share of the gradient"),
         ("pytorch_wrong_bag_last_offset", "embedding_bag", "takes the indices behind it into the last bag"),
+        (
+            "pytorch_wrong_bag_last_offset_mean",
+            "embedding_bag",
+            "takes the indices behind it into the last bag",
+        ),
         ("pytorch_wrong_negative_scale_causal", "scaled_dot_product_attention", "gives NaN"),
     ] {
         let report = checked(name, DType::F64, "cpu");
