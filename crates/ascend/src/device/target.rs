@@ -22,8 +22,8 @@ struct Kernels {
 impl Operators for Kernels {
     fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
         match self.chip {
-            Some(chip) if lower::expands(chip, op, cx, outs) => Support::Expand,
             Some(chip) if lower::has_kernel(chip, op, cx, outs) => Support::Native,
+            Some(chip) if lower::expands(chip, op, cx, outs) => Support::Expand,
             _ => Support::Reference,
         }
     }
@@ -35,11 +35,8 @@ impl Operators for Kernels {
 
     /// Kernels have contiguous operands, but for products; the host reads and writes any.
     fn strided(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType], _: Port) -> bool {
-        match expand::find(op) {
-            Some(expansion) if expansion.strided => true,
-            None if lower::takes_strides(op) => true,
-            _ => self.support(op, cx, outs) == Support::Reference,
-        }
+        let expansion = expand::find(op).is_some_and(|expansion| expansion.strided);
+        expansion || lower::takes_strides(op) || self.support(op, cx, outs) == Support::Reference
     }
 }
 

@@ -39,10 +39,10 @@ pub fn kernel(
 ) -> Result<Lowered, Refusal> {
     let types = step.types();
     let (cx, outs) = (types.cx(attrs), &types.outs);
-    if let Some(expansion) = headwater_core::expand::find(op) {
+    let composed = find(op);
+    if let Some(expansion) = headwater_core::expand::find(op).filter(|_| composed.is_none()) {
         return Err(whole(expansion, &cx, outs));
     }
-    let composed = find(op);
     let contiguous = step.reads.iter().flatten().chain(&step.writes).all(|v| v.layout.is_contiguous());
     if !contiguous && !composed.is_some_and(|composed| composed.strided) {
         return Err(Refusal::new("operands that are not contiguous"));
