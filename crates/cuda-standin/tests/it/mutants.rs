@@ -95,15 +95,11 @@ impl Subject {
 fn is_unread(plan: &Plan, step: usize, view: &TensorView) -> bool {
     let bytes = |v: &TensorView| {
         let size = v.dtype.size() as isize;
-        let last = v
-            .layout
-            .shape
-            .iter()
-            .zip(&v.layout.strides)
-            .map(|(&n, s)| s.abs() * (n as isize - 1))
-            .sum::<isize>();
+        let steps = || v.layout.shape.iter().zip(&v.layout.strides).map(|(&n, s)| s * (n as isize - 1));
+        let (before, after): (isize, isize) =
+            (steps().map(|s| s.min(0)).sum(), steps().map(|s| s.max(0)).sum());
         let start = v.place.offset as isize + v.layout.offset * size;
-        start - last * size..start + (last + 1) * size
+        start + before * size..start + (after + 1) * size
     };
     let meets = |v: &&TensorView| {
         let (a, b) = (bytes(v), bytes(view));
