@@ -285,7 +285,12 @@ fn texts_with_saved_tokenizers_migrate() {
         for part in ["texts.jsonl", "tokenizer.json", "text.toml"] {
             std::fs::rename(dir.path().join(part), place.join(part)).unwrap();
         }
-        let settings = [("epochs = 3.0", "epochs = 16.0"), ("lr = 0.001", "lr = 0.01")];
+        // In full precision alone: 64 texts part by more than the 1 % of loss that mixed precision may cost.
+        let settings = [
+            ("epochs = 3.0", "epochs = 16.0"),
+            ("lr = 0.001", "lr = 0.01"),
+            ("level = \"O1\"", "level = \"O0\""),
+        ];
         let page = migrated(dir.path(), "corpus", "corpus", &[], &settings);
         let comment = std::fs::read_to_string(dir.path().join("job/migrate.toml")).unwrap();
         assert!(comment.contains("a folder of texts: columns `input_ids`"), "{comment}");
