@@ -1,5 +1,6 @@
 //! Predictions as a table for people and spreadsheets, a row for each sample: `.csv`, `.tsv` or `.parquet`.
 
+use crate::core::tensor::Data;
 use crate::export::Pending;
 use crate::infer::{Ran, Raw};
 use anyhow::{Context, Result, bail, ensure};
@@ -124,7 +125,8 @@ impl PredictedTable {
         let of_data = ran.data.class_names(&self.names.column);
         for (number, raw) in self.outputs.iter().zip(&ran.outputs) {
             let each = elements(raw, ran.samples, *number)?;
-            let values = raw.tensor().to_f64();
+            let tensor = raw.tensor();
+            let values = tensor.to_f64();
             let logits = match self.class {
                 Some(ClassOutput::Logits(class)) if class == *number => Some((values.clone(), each)),
                 // A logit of class 1 beside one of 0 has the sigmoid as its softmax.
@@ -146,8 +148,13 @@ impl PredictedTable {
             for k in 0..each {
                 let name =
                     if each == 1 { format!("output.{number}") } else { format!("output.{number}.{k}") };
-                let cells = values.iter().skip(k).step_by(each).map(|x| *x as f32);
-                columns.push((name, Cells::Floats(cells.collect())));
+                let cells = match &tensor.data {
+                    Data::Int(all) => Cells::Integers(all.iter().skip(k).step_by(each).copied().collect()),
+                    Data::Float(all) => {
+                        Cells::Floats(all.iter().skip(k).step_by(each).map(|x| *x as f32).collect())
+                    }
+                };
+                columns.push((name, cells));
             }
         }
         Ok(columns)

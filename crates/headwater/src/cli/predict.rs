@@ -107,8 +107,13 @@ fn table(
         let shape = outputs.get(*number).map(|o| &o.shape[..]);
         shape.is_some_and(|shape| shape.len() == 2 && Some(shape[1]) == of)
     };
-    let class = scorer.logits().or_else(|| wanted.iter().copied().find(listed)).map(ClassOutput::Logits);
-    let class = class.or_else(|| scorer.one_number().filter(|_| takes_logits).map(ClassOutput::One));
+    let class = scorer
+        .logits()
+        .filter(|n| wanted.contains(n))
+        .or_else(|| wanted.iter().copied().find(listed))
+        .map(ClassOutput::Logits);
+    let class = class
+        .or_else(|| scorer.one_number().filter(|n| takes_logits && wanted.contains(n)).map(ClassOutput::One));
     ensure!(
         args.classes.is_none() || class.is_some(),
         "--classes does nothing: no output has logits of so many classes"

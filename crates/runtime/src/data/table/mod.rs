@@ -45,7 +45,10 @@ pub(super) fn is_text(path: &Path) -> bool {
 
 /// The folder of a file of columns, if its `table.toml` is for the file too.
 pub(super) fn folder(path: &Path) -> Option<&Path> {
-    path.parent().filter(|folder| is_table(path) && folder.join(FILE).is_file())
+    let folder = path.parent()?;
+    // A file that is named alone is in the current directory.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    Some(folder).filter(|folder| is_table(path) && folder.join(FILE).is_file())
 }
 
 /// Contents of `table.toml`.
@@ -147,6 +150,14 @@ impl TableSettings {
     /// Lists the classes that no one has listed: the strings of all files, sorted. A file may lack a column of labels, as one to
     /// be predicted does; all files may not.
     fn name_classes(&mut self, files: &[PathBuf]) -> Result<()> {
+        let file = files.first().map_or(Path::new(FILE), PathBuf::as_path);
+        for (name, classes) in &self.classes {
+            let ClassNames::Listed(all) = classes else { continue };
+            let distinct: BTreeSet<&String> = all.iter().collect();
+            if distinct.len() < all.len() {
+                return Err(Error::data(file, format!("{FILE} lists a class of `{name}` twice")));
+            }
+        }
         let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let auto = self.classes.values().any(|c| matches!(c, ClassNames::Auto(_)));
         for path in files.iter().filter(|_| !self.classes.is_empty()) {
@@ -163,7 +174,7 @@ impl TableSettings {
             }
         }
         for (name, classes) in &mut self.classes {
-            let refuse = || no_strings(files.first().map_or(Path::new(FILE), PathBuf::as_path), name);
+            let refuse = || no_strings(file, name);
             let words = found.remove(name).ok_or_else(refuse)?;
             if let ClassNames::Auto(_) = classes {
                 *classes = ClassNames::Listed(words.into_iter().collect());
@@ -247,6 +258,14 @@ pub(super) fn columns(
         if let Some(ClassNames::Listed(classes)) = settings.classes.get(&field.path).filter(|_| field.words) {
             columns.push(labels(&table, at, &field.path, classes)?);
             continue;
+        }
+        if settings.classes.contains_key(&field.path) {
+            let message = format!(
+                "`{}` holds no strings here, where {FILE} lists classes for it: its numbers would be other labels than \
+                 those of the strings in other files",
+                field.path
+            );
+            return Err(Error::data(path, message));
         }
         let (name, dtype) = match &field.found {
             Ok((name, dtype)) => (name.clone(), *dtype),
