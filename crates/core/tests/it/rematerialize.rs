@@ -131,10 +131,11 @@ fn any_budget_is_kept_with_the_same_bits_or_refused_with_the_least() {
                 assert_eq!(e.code, Code::Size, "{e}");
                 refused = true;
                 // The least that it names is reachable.
-                let mib: f64 =
-                    e.message.split("and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-                assert!(mib * 1048576.0 < (outside + arena) as f64, "{e}");
-                let least = ((mib + 0.05) * 1048576.0) as usize;
+                let mut words = e.message.split("and ").nth(1).unwrap().split(' ');
+                let number: f64 = words.next().unwrap().parse().unwrap();
+                let unit = if words.next() == Some("KiB") { 1024.0 } else { 1048576.0 };
+                assert!(number * unit < (outside + arena) as f64, "{e}");
+                let least = ((number + 0.05) * unit) as usize;
                 assert!(compiled(&model, Some(least)).is_ok(), "{e}");
             }
         }

@@ -204,7 +204,8 @@ fn files(place: &Place, all: &mut Vec<Bad>) {
             }
         }
     }
-    for (ending, way) in [("csv", ".npz"), ("pt", ".npz"), ("parquet", ".npz"), ("", ".npz")] {
+    for (ending, way) in [("csv", "--name images=COLUMN"), ("pt", ".npz"), ("parquet", ".npz"), ("", ".npz")]
+    {
         let file = place.write(&format!("data.{ending}"), "a,b\n1,2\n");
         all.push(bad(&["train", &model, "--data", &file, "--steps", "1"], 1, &["data", way]));
     }
