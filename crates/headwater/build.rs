@@ -1,5 +1,5 @@
-//! Tells the program the revision that it is built from: that of the repository, of an archive that git has made of one, or the
-//! one in `HEADWATER_REVISION`.
+//! Tells the program the revision that it is built from: that of the repository, of an archive that git has
+//! made of one, or the one in `HEADWATER_REVISION`.
 
 use std::path::Path;
 use std::process::Command;

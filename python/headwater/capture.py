@@ -107,8 +107,8 @@ def capture(
     trained: set[str],
     amp: Optional[dict[str, Any]] = None,
 ) -> Capture:
-    """Captures a graph of dynamo. `names`: of parameters and buffers by identity; `trained`: parameters that get gradients;
-    `amp`: settings of mixed precision."""
+    """Captures a graph of dynamo. `names`: of parameters and buffers by identity; `trained`: parameters that
+    get gradients; `amp`: settings of mixed precision."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     refusals = lost(graph) + _operands(placeholders, examples, names)
     outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]

@@ -16,9 +16,9 @@ def prepare(trainer: Any, *, amp: Amp = None, threads: Optional[int] = None, che
     logs, callbacks, checkpoints and `resume_from_checkpoint` are as before. Methods of this instance are replaced, and its
     optimizer's `step`; nothing else is patched.
 
-    Gradients are clipped inside of the update, so `on_pre_optimizer_step` sees none. `amp`, `threads` and `check` are
-    `compile_step`'s; the trainer's own `fp16` and `bf16` must be off. The Trainer's checkpoints do not hold the loss scale, which
-    begins anew in a run that is resumed.
+    Gradients are clipped inside of the update, so `on_pre_optimizer_step` sees none. `amp`, `threads` and
+    `check` are `compile_step`'s; the trainer's own `fp16` and `bf16` must be off. The Trainer's checkpoints
+    do not hold the loss scale, which begins anew in a run that is resumed.
 
     Raises `Unsupported` for more than one process, other devices than the CPU, and mixed precision of the trainer's."""
     args = trainer.args

@@ -1,5 +1,5 @@
-"""`headwater.explain`: what `torch.compile(model, backend="headwater")` would do with a model, before it does; and what a
-`Step` has done."""
+"""`headwater.explain`: what `torch.compile(model, backend="headwater")` would do with a model, before it
+does; and what a `Step` has done."""
 
 import html
 from dataclasses import dataclass, field
@@ -76,13 +76,14 @@ class ProgramReport:
 
 @dataclass
 class StepReport:
-    """What a `Step` has compiled and checked so far."""
+    """The programs that a `Step` has compiled, and what it has checked so far."""
 
     programs: list[ProgramReport]
     #: Such as "f32" or "O2 in bf16".
     precision: str
-    #: Values of the first step that agree with eager mode's within a bound that is wider than the value itself, so
-    #: that nothing is proved of them: name, relative error, bound. `None` if the step was not compared.
+    #: Values of the first step that agree with eager mode's within a bound that is wider than the value
+    #: itself, so that nothing is proved of them: name, relative error, bound. `None` if the step was not
+    #: compared.
     unproved: Optional[list[tuple[str, float, float]]]
     #: Bytes, by kind.
     memory: dict[str, int]

@@ -1,4 +1,4 @@
-"""What a step trains, in memory that torch and the plans share."""
+"""The tensors that a step trains, in memory that torch and the plans share."""
 
 from collections.abc import Mapping
 from typing import Any, Callable, Optional, Sequence
@@ -14,8 +14,8 @@ from headwater.memory import Segments, mapping, tensor
 class State:
     """Parameters, buffers and moments in memory that torch and the plans share.
 
-    torch's own tensors are the truth: a state is made from them, and made anew when they tell something else than it can
-    follow, such as a loaded optimizer or parameters that were unfrozen."""
+    torch's own tensors are the truth: a state is made from them, and made anew when they tell something else
+    than it can follow, such as a loaded optimizer or parameters that were unfrozen."""
 
     def __init__(
         self,
@@ -26,13 +26,14 @@ class State:
         args: Sequence[Any],
         **settings: Any,
     ) -> None:
-        """`parameters`: the optimizer's, by name; `args`: those of the captured graph; `settings`: of the compiled step."""
+        """`parameters`: the optimizer's, by name; `args`: those of the captured graph; `settings`: of the
+        compiled step."""
         self._rule = rule
         tensors: dict[str, torch.Tensor] = {name: args[i] for i, name in made.state}
         in_graph = set(made.program.trained)
         if not in_graph:
             raise Unsupported([Refusal("no parameter of the optimizer gets a gradient in this graph")])
-        #: For each group of ours: position of torch's group, names of its parameters. Those of one have made as many steps.
+        #: Each group of ours: position of torch's group, and names of its parameters, all at the same step.
         self._groups: list[tuple[int, list[str]]] = []
         numbers: dict[tuple[int, int], list[str]] = {}
         names = {id(p): name for name, p in parameters.items()}
@@ -84,7 +85,7 @@ class State:
         parameters: dict[str, torch.nn.Parameter],
         place: Callable[[str, str, torch.Tensor], torch.Tensor],
     ) -> None:
-        """Moves the optimizer's moments to our memory, and gives its counts of steps places side by side."""
+        """Moves the optimizer's moments to our memory, and gives its counts of steps adjacent places."""
         self._moments: list[dict[str, torch.Tensor]] = []
         self._counts: Optional[torch.Tensor] = None
         #: NAdam's products of momenta, contiguous.

@@ -1,5 +1,5 @@
-"""`compile_step(amp=…)` and `torch.compile(options={"amp": …})`: casts beside eager mode's, the loss scale by its rule, and what a
-step says of itself."""
+"""`compile_step(amp=…)` and `torch.compile(options={"amp": …})`: casts beside eager mode's, the loss scale by
+its rule, and what a step says of itself."""
 
 import copy
 from typing import Any
@@ -28,7 +28,7 @@ def made(model: torch.nn.Module, amp: Any, **settings: Any) -> tuple[headwater.S
 
 
 def distance(model: torch.nn.Module, exact: torch.nn.Module, start: torch.nn.Module) -> float:
-    """Of what was trained, relative to how far it went."""
+    """The distance of trained parameters from exact ones, relative to how far these went."""
     flat = lambda m: torch.cat([p.detach().double().flatten() for p in m.parameters()])  # noqa: E731
     return float((flat(model) - flat(exact)).norm() / (flat(exact) - flat(start)).norm())
 
@@ -165,7 +165,7 @@ def test_batch_norm_stays_in_f32_and_its_statistics_are_written() -> None:
     assert loss.dtype is torch.float32 and 2.0**-14 < float((loss - want).abs() / want) < 2.0**-5
     assert model[1].running_mean.dtype is torch.float32 and int(model[1].num_batches_tracked) == 1
     apart = float((model[1].running_var - twin[1].running_var).norm() / twin[1].running_var.norm())
-    # A tenth of a variance, of what bf16 makes of the linear layer; in bf16 the statistics would be off by 2⁻⁹.
+    # A tenth of a variance, of what bf16 makes of the linear layer; bf16 statistics would be off by 2⁻⁹.
     assert 2.0**-18 < apart < 2.0**-11
     assert any(v != v.bfloat16().float() for v in model[1].running_var)
 

@@ -1,7 +1,9 @@
-"""Data as other programs write them, each with a model and its golden, for Headwater's tests: `python -m headwater_tools.folders FOLDER`.
+"""Data as other programs write them, each with a model and its golden, for Headwater's tests.
 
-A table of people by pandas' `to_csv`, photographs with masks by Pillow, and folders of texts with the tokenizers that
-`save_pretrained` writes for models of GPT-2's, BERT's, Llama's and T5's kinds.
+    python -m headwater_tools.folders FOLDER
+
+A table of people by pandas' `to_csv`, photographs with masks by Pillow, and folders of texts with the
+tokenizers that `save_pretrained` writes for models of GPT-2's, BERT's, Llama's and T5's kinds.
 """
 
 import json
@@ -52,7 +54,7 @@ class Adult(nn.Module):
 
 
 def people(n, seed):
-    """As the adult data of the UCI repository: a quarter earns more, by education, hours, age and marriage."""
+    """As the adult data of the UCI repository: a quarter earns more, by education, hours, age, marriage."""
     import pandas as pd
 
     r = np.random.default_rng(seed)

@@ -7,7 +7,7 @@ use std::ops::Range;
 /// Name of the axis along which ranks have batches of their own and the same parameters.
 pub const DATA: &str = "data";
 
-/// The most ranks along an axis, and the most lanes that they share. Orders of addition are lists of that length.
+/// The most ranks along an axis, and the most lanes they share. Orders of addition are lists of that length.
 pub const MOST: usize = 1 << 16;
 
 /// An axis of a mesh.

@@ -115,8 +115,9 @@ impl View {
         }
     }
 
-    /// True if no byte is of both operands: their spans do not meet, or they take turns there, as parts of the rows of
-    /// one tensor do. (Sufficient: with some pitch, each has bytes of its own in every stretch of that length.)
+    /// True if no byte is of both operands: their spans do not meet, or they take turns there, as parts of
+    /// the rows of one tensor do. (Sufficient: with some pitch, each has bytes of its own in every stretch of
+    /// that length.)
     pub(crate) fn apart(&self, other: &View) -> bool {
         let pitches = self.layout.strides.iter().map(|s| s.unsigned_abs() * self.dtype.size());
         let turns = |pitch: usize| {
@@ -130,8 +131,8 @@ impl View {
         !self.meets(other) || pitches.filter(|&pitch| pitch > 0).any(turns)
     }
 
-    /// Bytes from the first to the last of an operand in every stretch of a length that begins where it does; `None`
-    /// if it does not go on from one to the next by that length.
+    /// Bytes from the first to the last of an operand in every stretch of a length that begins where it does;
+    /// `None` if it does not go on from one to the next by that length.
     fn within(&self, pitch: usize) -> Option<usize> {
         let size = self.dtype.size();
         let mut bytes = size;

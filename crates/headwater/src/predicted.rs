@@ -247,7 +247,7 @@ fn elements(raw: &Raw, samples: usize, number: usize) -> Result<usize> {
     Ok(raw.ty.shape[1..].iter().product())
 }
 
-/// Class, its probability, and those of a few classes, by the softmax of the logits. A row with NaN has no class.
+/// Class, its probability, and those of a few classes, by the softmax of the logits. A row with NaN has none.
 fn classified(values: &[f64], count: usize, names: Option<&[String]>) -> Result<Columns> {
     ensure!(
         names.is_none_or(|names| names.len() == count),

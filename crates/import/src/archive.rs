@@ -17,8 +17,8 @@ const UNPACK_BASE: u64 = 16 << 20;
 /// The JSON of real exports shrinks by a factor of 15 to 30 under deflate.
 const UNPACK_RATIO: u64 = 64;
 
-/// The program in an archive of an older `torch.export.save`, at the archive's root, as PyTorch 2.15's `torch.export.load` still
-/// looks for it.
+/// The program in an archive of an older `torch.export.save`, at the archive's root, as PyTorch 2.15's
+/// `torch.export.load` still looks for it.
 const BEFORE: &str = "serialized_exported_program.json";
 
 /// Immutable bytes: a file's memory map, or memory.

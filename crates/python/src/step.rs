@@ -211,8 +211,8 @@ impl Step {
     }
 
     /// Compares the loss and gradients of a batch, without dropout, with those of PyTorch in eager mode;
-    /// gives what differs, and what is not proved. `number` is that of `program` here, if it has one; `tensors`
-    /// are the contents of the model's tensors before the batch.
+    /// gives what differs, and what is not proved. `number` is that of `program` here, if it has one;
+    /// `tensors` are the contents of the model's tensors before the batch.
     #[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]
     fn check(
         &self,

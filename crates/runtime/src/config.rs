@@ -60,9 +60,9 @@ pub struct TrainConfig {
     pub amp: AmpConfig,
     /// Cheap activations are computed again in the backward pass rather than kept: the same bits in less memory.
     pub recompute: bool,
-    /// Products of one input with several weights (queries, keys and values; gate and up) stay apart, as PyTorch computes
-    /// them. By default they are one product of weights that lie side by side: the gradient of the input is one longer
-    /// sum then, where it was a sum of rounded ones.
+    /// Products of one input with several weights (queries, keys and values; gate and up) stay apart, as
+    /// PyTorch computes them. By default they are one product of weights that are adjacent in memory: the
+    /// gradient of the input is one longer sum then, where it was a sum of rounded ones.
     pub exact_sums: bool,
     /// Bytes that training may take, as `inspect` shows them: parameters, optimizer, activations, inputs. To keep it,
     /// more of the forward pass is computed a second time, matrix products included: the same bits in more time. A

@@ -10,12 +10,12 @@ Tensors = list[torch.Tensor]
 
 
 class Fused(Optimizer):
-    """What these optimizers share: the protocol of `GradScaler`, clipping, and steps over lists of tensors."""
+    """Base of these optimizers: the protocol of `GradScaler`, clipping, and steps over lists of tensors."""
 
     #: `GradScaler` then sets `grad_scale` and `found_inf`, and does not unscale itself.
     _step_supports_amp_scaling = True
 
-    #: Largest norm of all gradients together; 0: any.
+    #: Largest global norm of the gradients; 0: any.
     max_grad_norm: float = 0.0
 
     #: True if groups keep the number of their step, from 1, as apex's do.
@@ -66,7 +66,7 @@ class Fused(Optimizer):
 
     @torch.no_grad()
     def clip_optimizer_grad_norm_fused(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Scales the gradients of all parameters so that their norm together is at most `max_norm`, and returns what it was."""
+        """Scales all gradients so that their norm is at most `max_norm`; returns the norm before."""
         own = [p for group in self.param_groups for p in group["params"]]
         return torch.nn.utils.clip_grad_norm_(own, max_norm, norm_type)
 
@@ -89,7 +89,8 @@ class Fused(Optimizer):
 def _adam(
     group: dict[str, Any], params: Tensors, grads: Tensors, m: Tensors, v: Tensors, step: int, decoupled: bool, corrected: bool
 ) -> None:
-    """Adam (Kingma and Ba, 2015) or AdamW (Loshchilov and Hutter, 2019); ε is added after the correction of biases."""
+    """Adam (Kingma and Ba, 2015) or AdamW (Loshchilov and Hutter, 2019); ε is added after the correction of
+    biases."""
     beta1, beta2 = group["betas"]
     if corrected:
         steps = [torch.tensor(float(step))] * len(params)
@@ -123,8 +124,8 @@ def _adam(
 
 
 class FusedAdam(Fused):
-    """apex's FusedAdam: AdamW, or with `adam_w_mode=False` Adam with L2 decay. `max_grad_norm` clips the global norm first.
-    `capturable` and `master_weights` change no number here."""
+    """apex's FusedAdam: AdamW, or with `adam_w_mode=False` Adam with L2 decay. `max_grad_norm` clips the
+    global norm first. `capturable` and `master_weights` change no number here."""
 
     counts = True
 
@@ -156,7 +157,7 @@ class FusedAdam(Fused):
 
 
 class FusedSGD(Fused):
-    """apex's FusedSGD: PyTorch's SGD. `wd_after_momentum` adds the decay to the step in place of the gradient."""
+    """apex's FusedSGD: PyTorch's SGD. `wd_after_momentum` adds the decay to the step, not to the gradient."""
 
     def __init__(
         self,
@@ -208,7 +209,8 @@ class FusedSGD(Fused):
 
 
 class FusedAdagrad(Fused):
-    """apex's FusedAdagrad (Duchi and others, 2011): ε is added to the root. `adagrad_w_mode` decouples the weight decay."""
+    """apex's FusedAdagrad (Duchi and others, 2011): ε is added to the root. `adagrad_w_mode` decouples the
+    weight decay."""
 
     def __init__(
         self,
@@ -237,8 +239,9 @@ class FusedAdagrad(Fused):
 
 
 class FusedLAMB(Fused):
-    """apex's FusedLAMB (You and others, 2020): the norm of all gradients together is clipped to `max_grad_norm`, and the rate of
-    each parameter that decays, or with `use_nvlamb` of every one, is multiplied by its norm over that of its step."""
+    """apex's FusedLAMB (You and others, 2020): the global norm of the gradients is clipped to
+    `max_grad_norm`, and the rate of each parameter that decays, or with `use_nvlamb` of every one, is
+    multiplied by its norm over that of its step."""
 
     counts = True
 
@@ -295,8 +298,8 @@ class FusedLAMB(Fused):
 
 
 class FusedNovoGrad(Fused):
-    """apex's FusedNovoGrad (Ginsburg and others, 2019): the second moment is one norm a parameter, kept in `exp_avg_sq` of the
-    group. `norm_type` is 2."""
+    """apex's FusedNovoGrad (Ginsburg and others, 2019): the second moment is one norm a parameter, kept in
+    `exp_avg_sq` of the group. `norm_type` is 2."""
 
     counts = True
 

@@ -70,8 +70,8 @@ class NpuFusedAdamW(NpuFusedAdam):
 
 
 class NpuFusedLamb(Fused):
-    """Lamb of Ascend's apex: without global clipping, and by default without correction of biases; the norm of a parameter that
-    scales its rate is at most 10."""
+    """Lamb of Ascend's apex: without global clipping, and by default without correction of biases; the norm
+    of a parameter that scales its rate is at most 10."""
 
     counts = True
 
@@ -199,8 +199,8 @@ class NpuFusedRMSprop(Fused):
 
 
 class NpuFusedRMSpropTF(NpuFusedRMSprop):
-    """RMSprop as TensorFlow's, with the defaults of `timm.optim.RMSpropTF`: ε under the root, mean squares that start at 1, and
-    the rate inside of the momentum."""
+    """RMSprop as TensorFlow's, with the defaults of `timm.optim.RMSpropTF`: ε under the root, mean squares
+    that start at 1, and the rate inside of the momentum."""
 
     _FIRST = 1.0
 
@@ -227,8 +227,9 @@ class NpuFusedRMSpropTF(NpuFusedRMSprop):
 
 
 class NpuFusedBertAdam(Fused):
-    """The Adam of BERT's original training: no correction of biases, decay times the rate, each parameter's gradient clipped by
-    itself. Schedules: `warmup_linear`, `warmup_constant`, `warmup_cosine` over `t_total` steps; −1: a constant rate."""
+    """The Adam of BERT's original training: no correction of biases, decay times the rate, each parameter's
+    gradient clipped by itself. Schedules: `warmup_linear`, `warmup_constant`, `warmup_cosine` over `t_total`
+    steps; −1: a constant rate."""
 
     counts = True
 
@@ -291,7 +292,8 @@ class NpuFusedBertAdam(Fused):
 
 
 class NpuFusedAdamP(Fused):
-    """AdamP (Heo and others, 2021): where the step is nearly orthogonal to the weights, its part along them is taken out."""
+    """AdamP (Heo and others, 2021): where the step is nearly orthogonal to the weights, its part along them
+    is taken out."""
 
     counts = True
 

@@ -224,7 +224,8 @@ fn rows_that_several_tasks_share_are_summed_in_a_fixed_order() {
     }
 }
 
-/// Many positions of a small table: ranges of several rows, so that their edges have room in UB, and few tasks.
+/// Many positions of a small table: ranges of several rows, so that their edges fit the capacity of UB, and
+/// few tasks.
 #[test]
 fn many_positions_of_a_small_table_are_divided_among_few_tasks() {
     for (arch, rows) in [(Arch::A2, 300), (Arch::P310, 450)] {

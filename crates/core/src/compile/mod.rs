@@ -113,8 +113,9 @@ pub struct Options<'a> {
     pub accumulate: bool,
     /// Embeddings whose gradients have only the rows that are read. Not together with [`Options::accumulate`].
     pub sparse: Option<SparseEmbeddings<'a>>,
-    /// Tells which parameters lie side by side, or are going to: products of such weights that share their other
-    /// operand become one ([`CompiledGraph::adjacent`]). `None` keeps all products, and the order of their sums.
+    /// Tells which parameters are adjacent in memory, or are going to be: products of such weights that share
+    /// their other operand become one ([`CompiledGraph::adjacent`]). `None` keeps all products, and the order
+    /// of their sums.
     pub adjacent: Option<Adjacent<'a>>,
     /// Name of the last stage to run.
     pub stop_after: Option<&'a str>,
@@ -197,7 +198,7 @@ pub struct CompiledGraph {
     pub plan: Option<Plan>,
     /// Gradients in the order in which the backward pass completes them.
     pub gradients: Vec<ParameterGradient>,
-    /// Parameters that products read as one: where each lies right behind the one before, no copy is made.
+    /// Parameters that products read as one: where each directly follows the one before, no copy is made.
     pub adjacent: Vec<Vec<String>>,
     /// Trainable parameters, or inputs that [`GradientRequest::Vjp`] names, that get no gradient, and why.
     pub missing: Vec<NoGradient>,

@@ -139,7 +139,7 @@ pub static STAGES: [Stage; 24] = [
         input: Forward,
         output: Forward,
         exactness: Some(Exactness::Reordered),
-        summary: "makes products that share an operand one product, of weights that lie side by side",
+        summary: "makes products that share an operand one product, of weights that are adjacent in memory",
         runs: |o, _| o.adjacent.is_some() && !matches!(o.goal, Goal::Step | Goal::Update),
         run: join_products,
     },
@@ -382,7 +382,7 @@ fn join_products(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
     let Some(adjacent) = o.adjacent else { return Ok(()) };
     let mut apart = HashSet::new();
     if o.goal == Goal::Train && pass::products::any(&c.graph, adjacent) {
-        // What cannot be differentiated is refused by the stage that does it.
+        // A graph that cannot be differentiated is refused by `differentiate`.
         let Ok(d) = differentiated(c.graph.clone(), o) else { return Ok(()) };
         apart.extend(d.missing.into_iter().map(|m| m.parameter));
     }

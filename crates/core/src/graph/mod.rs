@@ -174,8 +174,8 @@ impl Graph {
         }
     }
 
-    /// The node that makes a value or what it is a slice of, and the nodes that make these slices, the last first. `None`
-    /// for an input.
+    /// The node that makes a value or what it is a slice of, and the nodes that make these slices, the last
+    /// first. `None` for an input.
     pub(crate) fn computed(&self, v: ValueId) -> (Option<NodeId>, Vec<NodeId>) {
         let (mut v, mut slices) = (v, Vec::new());
         while let Def::Node(n, _) = self.value(v).def {

@@ -173,7 +173,7 @@ impl Distribution<'_> {
             let same = self.b.ty(user.outputs[0]).shape == self.b.ty(out).shape;
             self.uses.pointwise[u] && same && maker.is_some_and(|m| self.nodes[m].phase == user.phase)
         };
-        // Inputs may lie side by side in memory, where they are one already.
+        // Inputs may be adjacent in memory, where they are concatenated already.
         let made = |(_, v): &(Cut, ValueId)| matches!(self.b.graph().value(*v).def, Def::Node(..));
         let free = !self.uses.is_output[out.0 as usize] && parts.iter().any(made);
         if free && !users.is_empty() && users.iter().all(follows) {

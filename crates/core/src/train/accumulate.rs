@@ -31,7 +31,7 @@ pub fn accumulate(graph: Graph, saturating: DTypeSet) -> Result<Graph> {
         let (maker, views) = b.graph().computed(gradient);
         let maker = maker.filter(|&n| b.graph().node(n).phase != Phase::Forward);
         let after = maker.map_or(forward, |n| n.0 as usize);
-        // What the sum is of comes before it.
+        // The views that the sum adds come before it.
         moved.extend(views.into_iter().map(|n| (n.0 as usize, after)));
         let name = StateKey::gradient(&b.graph().inputs[input].name).to_string();
         let ty = b.ty(gradient).clone();

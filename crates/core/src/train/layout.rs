@@ -105,7 +105,7 @@ pub struct Entry {
     pub name: String,
     /// Shape.
     pub shape: Shape,
-    /// First element: a multiple of [`BLOCK`], or the end of the parameter before, if it lies right behind that.
+    /// First element: a multiple of [`BLOCK`], or the end of the parameter before, if it directly follows it.
     pub offset: usize,
 }
 
@@ -147,8 +147,8 @@ impl BucketLayout {
         BucketLayout::with_adjacent(parameters, &[], size)
     }
 
-    /// The same, each parameter of a list of `adjacent` ones right behind the one before it, without regard to
-    /// blocks. Lists of parameters that are not all there, or not of one kind, do not count.
+    /// The same, each parameter of a list of `adjacent` ones directly after the one before it, without regard
+    /// to blocks. Lists of parameters that are not all there, or not of one kind, do not count.
     pub fn with_adjacent<'a>(
         parameters: impl IntoIterator<Item = (&'a str, &'a TensorType, usize)>,
         adjacent: &[Vec<String>],
@@ -257,9 +257,9 @@ impl BucketLayout {
         self.index.get(name).map(|&(bucket, entry)| (bucket, &self.buckets[bucket].entries[entry]))
     }
 
-    /// True if a parameter lies right behind another.
-    pub fn adjacent(&self, before: &str, behind: &str) -> bool {
-        match (self.find(before), self.find(behind)) {
+    /// True if a parameter directly follows another.
+    pub fn adjacent(&self, before: &str, after: &str) -> bool {
+        match (self.find(before), self.find(after)) {
             (Some((i, a)), Some((j, b))) => i == j && a.offset + a.shape.numel() == b.offset,
             _ => false,
         }
@@ -366,13 +366,13 @@ mod tests {
             let parameters = || named.iter().map(|(n, t, d)| (n.as_str(), t, *d));
             let layout = BucketLayout::with_adjacent(parameters(), &adjacent, size);
             let kind = |name: &String| named.iter().find(|n| n.0 == *name).map(|n| (n.1.dtype, n.2));
-            let mut behind = std::collections::HashSet::new();
+            let mut following = std::collections::HashSet::new();
             let mut seen = std::collections::HashSet::new();
             for list in &adjacent {
                 let fits = list.iter().all(|name| kind(name) == kind(&list[0]) && !seen.contains(name));
                 if fits {
                     seen.extend(list);
-                    behind.extend(&list[1..]);
+                    following.extend(&list[1..]);
                     for two in list.windows(2) {
                         prop_assert!(layout.adjacent(&two[0], &two[1]), "{two:?}: {layout:?}");
                     }
@@ -388,7 +388,7 @@ mod tests {
                 prop_assert!(b.elements.is_multiple_of(BLOCK));
                 let mut end = 0;
                 for e in &b.entries {
-                    prop_assert!(e.offset >= end && (e.offset.is_multiple_of(BLOCK) || behind.contains(&e.name)));
+                    prop_assert!(e.offset >= end && (e.offset.is_multiple_of(BLOCK) || following.contains(&e.name)));
                     end = e.offset + e.shape.numel();
                 }
                 prop_assert!(end <= b.elements);
@@ -398,7 +398,7 @@ mod tests {
             let last: Vec<usize> = layout.buckets.iter().map(|b| number(b.entries.last().unwrap())).collect();
             prop_assert!(last.is_sorted());
             for b in &layout.buckets {
-                let begins = b.entries.iter().rfind(|e| !behind.contains(&e.name)).unwrap().offset;
+                let begins = b.entries.iter().rfind(|e| !following.contains(&e.name)).unwrap().offset;
                 prop_assert!(begins * b.dtype.size() < first.max(rest));
             }
             // Cut otherwise, every parameter has the same place among the elements of its kind.

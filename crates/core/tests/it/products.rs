@@ -188,7 +188,7 @@ fn only_products_of_a_kind_are_joined() {
         inputs[1].role = InputRole::Parameter { trainable: false, aliases: vec![] };
     });
     assert!(frozen.is_empty());
-    // 36 bytes: what lies behind would begin within a vector.
+    // 36 bytes: the parameter after it would begin within a vector.
     let odd = joined(|b, x| {
         for (name, out) in [("a", 9), ("b", 8)] {
             let y = b.sum(x, &[1], true).unwrap();
@@ -276,7 +276,7 @@ fn evaluation_joins_what_training_has_placed() {
     let (_, made) = planned(&options(), model(DType::F32, true), true);
     let parameters = made.gradients.iter().map(|g| (g.parameter.as_str(), &g.ty, 0));
     let layout = BucketLayout::with_adjacent(parameters, &made.adjacent, BucketSize::UNLIMITED);
-    let adjacent = |before: Parameter, behind: Parameter| layout.adjacent(before.0, behind.0);
+    let adjacent = |before: Parameter, after: Parameter| layout.adjacent(before.0, after.0);
     let evaluation = Options { goal: Goal::Evaluate, adjacent: Some(&adjacent), ..Options::default() };
     let bind = |c: &CompiledGraph| Ok::<_, Error>(train::bind(&c.graph, &layout));
     let plan = compile(model(DType::F32, true), &evaluation, &Target::default(), bind).unwrap();
@@ -319,7 +319,7 @@ fn what_the_plan_writes_is_not_read_as_one() {
     assert_eq!((copies(false), copies(true)), (0, 2));
 }
 
-/// Queries and keys of 4 and 2 heads of 8, turned by a table as rotary embeddings do, times values of 2 heads.
+/// Queries and keys of 4 and 2 heads of 8, rotated as in rotary embeddings, times values of 2 heads.
 fn rotary(dtype: DType) -> Graph {
     let (samples, length, size) = (2, 3, 8);
     let mut b = Builder::new();
@@ -341,9 +341,9 @@ fn rotary(dtype: DType) -> Graph {
         let (low, high) = (half(b, x, 0, 4), half(b, x, 4, 8));
         let high = b.call(&headwater_core::ops::pointwise::neg::NEG, &[high]).unwrap();
         let cat = &headwater_core::ops::movement::cat::CAT;
-        let turned = b.one(cat, &[high, low], Attrs::new().with("dim", 3)).unwrap();
-        let turned = b.mul(turned, tables[1]).unwrap();
-        b.add(straight, turned).unwrap()
+        let rotated = b.one(cat, &[high, low], Attrs::new().with("dim", 3)).unwrap();
+        let rotated = b.mul(rotated, tables[1]).unwrap();
+        b.add(straight, rotated).unwrap()
     };
     let (q, k) = (turn(&mut b, q), turn(&mut b, k));
     let q = b.sum(q, &[1], true).unwrap();
@@ -360,7 +360,7 @@ fn neighbours_that_go_the_same_way_go_it_together() {
     let joined = join_products(apart.clone(), &anywhere, &HashSet::new()).unwrap().graph;
     verify(&joined).unwrap();
     let live = |graph: &Graph, op: &str| graph.nodes.iter().filter(|n| n.op.name == op).count();
-    // Of queries and keys: two products, one sum, one concatenation; values go their own way.
+    // Queries and keys share two products, one sum and one concatenation; values go their own way.
     for (op, two, one) in [("neg", 2, 1), ("cat", 2, 2), ("add", 2, 1), ("mul", 6, 4), ("linear", 3, 1)] {
         assert_eq!((live(&apart, op), live(&joined, op)), (two, one), "{op}: {joined}");
     }

@@ -387,8 +387,9 @@ fn gradients_of_transposed_weights_are_made_as_they_are_stored() {
     let mut b = Builder::new();
     let x = b.input("x", TensorType::new(DType::F32, [6, 5]), InputRole::User);
     let w = b.parameter("w", DType::F32, &[5, 3]);
-    let turned = b.permute(w, &[1, 0]).unwrap();
-    let y = b.apply(&ops::linear::linear::LINEAR, &[Some(x), Some(turned), None], Attrs::new()).unwrap()[0];
+    let transposed = b.permute(w, &[1, 0]).unwrap();
+    let y =
+        b.apply(&ops::linear::linear::LINEAR, &[Some(x), Some(transposed), None], Attrs::new()).unwrap()[0];
     let y = b.mul(y, y).unwrap();
     let loss = b.sum(y, &[0, 1], false).unwrap();
     b.output("loss", loss, OutputRole::User);

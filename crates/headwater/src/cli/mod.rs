@@ -99,9 +99,9 @@ struct Memory {
     /// (default: true, unless a settings file says otherwise).
     #[arg(long, value_name = "BOOL", help_heading = "Memory")]
     recompute: Option<bool>,
-    /// Keep products of one input with several weights apart, as PyTorch computes them, rather than make them one. The
-    /// gradient of the input is a sum of rounded products then (default: one product, unless a settings file says
-    /// otherwise).
+    /// Keep products of one input with several weights apart, as PyTorch computes them, rather than make them
+    /// one. The gradient of the input is a sum of rounded products then (default: one product, unless a
+    /// settings file says otherwise).
     #[arg(long, help_heading = "Numbers")]
     exact_sums: bool,
     /// Memory that training may take, such as 8GiB. To keep it, the backward pass recomputes more, matrix products
@@ -457,7 +457,7 @@ mod tests {
             }
             open = more;
         }
-        // Explanations stand behind a sign, or after a gap; files for the output behind `>`.
+        // Explanations come after a sign or a gap; files for the output after `>`.
         let first = |l: &str, gap: &str| l.split(gap).next().unwrap_or(l).to_string();
         let commands = lines.iter().filter(|l| l.starts_with("headwater "));
         commands.map(|l| [" #", "   ", " > "].iter().fold(l.to_string(), |l, gap| first(&l, gap))).collect()

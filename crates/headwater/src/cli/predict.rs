@@ -28,17 +28,19 @@ output.2, …; output.0 is the loss, which is no prediction. With --buckets, out
 pub struct Args {
     #[command(flatten)]
     forward: Forward,
-    /// File for the outputs: .safetensors or .npz; or .csv, .tsv or .parquet, a row for each sample with its number, its file,
-    /// its class and the probabilities of classes.
+    /// File for the outputs: .safetensors or .npz; or .csv, .tsv or .parquet, a row for each sample with its
+    /// number, its file, its class and the probabilities of classes.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Numbers of the outputs to write, counted from 0 (default: all but the loss).
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     outputs: Option<Vec<usize>>,
-    /// Names of the classes in a table, in the order of their labels (default: those of the data, or else their numbers).
+    /// Names of the classes in a table, in the order of their labels (default: those of the data, or else
+    /// their numbers).
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     classes: Option<Vec<String>>,
-    /// Input that holds the labels, by which a table knows the output with the logits of classes (default: as `eval`).
+    /// Input that holds the labels, by which a table knows the output with the logits of classes (default: as
+    /// `eval`).
     #[arg(long, value_name = "INPUT")]
     labels: Option<String>,
     /// Replace the file if it exists.

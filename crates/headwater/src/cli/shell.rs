@@ -1,4 +1,5 @@
-//! `headwater completions` and `headwater man`: what shells and manuals know of the command line, made of its definition.
+//! `headwater completions` and `headwater man`: what shells and manuals know of the command line, made of its
+//! definition.
 
 use super::{Cli, Outcome, Printer, Status};
 use anyhow::{Context, Result, ensure};

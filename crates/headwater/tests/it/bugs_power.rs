@@ -317,8 +317,8 @@ fn a_model_of_nan_differs_in_no_precision() {
     }
 }
 
-/// The logarithm of a sum of nothing, on a chip whose f16 has no infinity: what it computes of its lowest number is not
-/// proved, and a golden with the other infinity differs.
+/// The logarithm of a sum of nothing, on a chip whose f16 has no infinity: what it computes of its lowest
+/// number is not proved, and a golden with the other infinity differs.
 #[test]
 fn what_saturation_makes_of_infinity_is_not_proved_and_said() {
     let (model, golden) = open("logsumexp_row_of_minus_inf");

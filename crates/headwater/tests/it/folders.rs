@@ -1,5 +1,5 @@
-//! Data as pandas, Pillow and Hugging Face write them, from files to a migration in which every step that compares passes.
-//! `python -m headwater_tools.folders crates/headwater/tests/folders` made the files.
+//! Data as pandas, Pillow and Hugging Face write them, from files to a migration in which every step that
+//! compares passes. `python -m headwater_tools.folders crates/headwater/tests/folders` made the files.
 
 use headwater::core::{DType, Tensor, TensorType};
 use headwater::runtime::Dataset;
@@ -37,8 +37,8 @@ fn copy(name: &str) -> tempfile::TempDir {
     dir
 }
 
-/// Migrates the model of a folder, on these data of it, with settings of its job changed: the page of the report. Nothing fails, and
-/// forward pass, gradients and held-out data pass.
+/// Migrates the model of a folder, on these data of it, with settings of its job changed: the page of the
+/// report. Nothing fails, and forward pass, gradients and held-out data pass.
 fn migrated(dir: &Path, data: &str, eval: &str, more: &[&str], settings: &[(&str, &str)]) -> String {
     let at = |name: &str| dir.join(name).to_str().unwrap().to_string();
     let (job, model) = (at("job"), at("model.pt2"));
@@ -251,7 +251,7 @@ fn images_with_masks_migrate() {
     let data = Dataset::open(&place).unwrap();
     let (shape, masks) = column(&data, "masks");
     assert_eq!(shape, [12, 16, 16]);
-    // The second file has the size that is asked for, and a row that is ignored.
+    // The second file has the requested size, and a row that is ignored.
     assert!(masks[256..272].iter().all(|x| *x == 255.0) && masks[272..512].iter().all(|x| *x <= 2.0));
     assert!(masks.contains(&1.0) && masks.contains(&2.0));
     let settings = [("epochs = 3.0", "epochs = 40.0"), ("lr = 0.001", "lr = 0.02")];

@@ -80,9 +80,9 @@ fn gradients(family: &str, names: &[String], settings: Training, tier: Option<Ti
 #[test]
 fn results_and_gradients_of_joined_weights_keep_their_bits() {
     let low = |level| PrecisionSettings { level, dtype: Some(DType::BF16), ..PrecisionSettings::default() };
-    // Weights of the last layer that are joined: what their gradients are made of comes through no other joined product.
-    // Products of up to 16 columns, such as those of keys in the other goldens, are dot products on the CPU, whose order
-    // is another one.
+    // Weights of the last layer that are joined: what their gradients are made of comes through no other
+    // joined product. Products of up to 16 columns, such as those of keys in the other goldens, are dot
+    // products on the CPU, whose order is another one.
     for (family, layer, names) in [
         ("bert", "model.bert.encoder.layer.1.attention.self", &["key.weight", "value.weight", "key.bias"]),
         ("vit", "model.vit.layers.1.attention", &["k_proj.weight", "v_proj.weight", "v_proj.bias"]),

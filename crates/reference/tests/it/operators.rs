@@ -75,8 +75,8 @@ fn every_expansion_conforms() {
     }
 }
 
-/// Attention in blocks of samples, of heads and of queries, with groups of heads, masks and dropout; and with so many
-/// queries that early blocks of a causal mask have fewer keys.
+/// Attention in blocks of samples, of heads and of queries, with groups of heads, masks and dropout; and with
+/// so many queries that early blocks of a causal mask have fewer keys.
 fn attentions() -> Vec<Case> {
     let qkv = |name, heads: [usize; 3], [l, s]: [usize; 2], [e, ev]: [usize; 2]| {
         Case::new(name).f(&[2, heads[0], l, e]).f(&[2, heads[1], s, e]).f(&[2, heads[2], s, ev])

@@ -41,7 +41,7 @@ pub fn feeds<'a>(
     cut_feeds(inputs, data, names, cast, &|_| None)
 }
 
-/// Says so of an input `[n, k]` that columns of single numbers could make up.
+/// True if columns of single numbers could make up an input `[n, k]`.
 fn vector(data: &Dataset, ty: &TensorType) -> bool {
     let one = |c: &super::Column| c.ty.shape.rank() == 1;
     super::table::is_table(data.path()) && ty.shape.rank() == 2 && data.columns().iter().any(one)

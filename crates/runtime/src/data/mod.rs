@@ -167,11 +167,11 @@ const LOOK: usize = 4096;
 
 impl Dataset {
     /// Opens a file by its ending: `.safetensors`, `.npz` or `.npy` (one tensor, called after the file); or a
-    /// folder with an `images.toml`: `images` f32 `[n, channels, height, width]`, and `labels` i64 `[n]`; or a
-    /// folder with a `text.toml`: `input_ids` i32 `[n, length]`, `attention_mask` bool, `labels`; or a
-    /// `.parquet`, `.arrow`, `.feather`, `.csv` or `.tsv`, or a folder of them with a `table.toml`, which is also for a
-    /// file of the folder named alone. A `*` in the file's name makes one data set of all that it matches.
-    /// Uncompressed tensors stay in the file and are mapped; the file must not be changed meanwhile.
+    /// folder with an `images.toml`: `images` f32 `[n, channels, height, width]`, and `labels` i64 `[n]`; or
+    /// a folder with a `text.toml`: `input_ids` i32 `[n, length]`, `attention_mask` bool, `labels`; or a
+    /// `.parquet`, `.arrow`, `.feather`, `.csv` or `.tsv`, or a folder of them with a `table.toml`, which is
+    /// also for a file of the folder named alone. A `*` in the file's name makes one data set of all that it
+    /// matches. Uncompressed tensors stay in the file and are mapped; the file must not be changed meanwhile.
     ///
     /// # Errors
     /// `Io`, or `Data` for what the file does not hold as it should.

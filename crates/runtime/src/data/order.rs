@@ -109,8 +109,8 @@ impl Sampler {
         Sampler { buckets: Some(buckets), ..self }
     }
 
-    /// Draws the samples of an epoch with replacement, as many as there are, each in proportion to its weight, rather than each
-    /// once; given are the sums of the weights up to each sample.
+    /// Draws the samples of an epoch with replacement, as many as there are, each in proportion to its
+    /// weight, rather than each once; given are the sums of the weights up to each sample.
     pub(super) fn weighted(self, sums: Arc<Vec<f64>>) -> Sampler {
         Sampler { weights: Some(sums), ..self }
     }

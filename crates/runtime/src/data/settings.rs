@@ -9,8 +9,9 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table [data] with `train`")]
 pub struct DataConfig {
-    /// Samples to train on (`docs/data.md`). A `.safetensors`, `.npz`, `.npy`, `.parquet`, `.arrow` or `.csv` file;
-    /// several files by a `*` in the name; or a folder with an `images.toml`, a `text.toml` or a `table.toml`.
+    /// Samples to train on (`docs/data.md`). A `.safetensors`, `.npz`, `.npy`, `.parquet`, `.arrow` or `.csv`
+    /// file; several files by a `*` in the name; or a folder with an `images.toml`, a `text.toml` or a
+    /// `table.toml`.
     pub train: PathBuf,
     /// Samples held out for evaluation.
     pub eval: Option<PathBuf>,
@@ -32,8 +33,9 @@ pub struct DataConfig {
     /// Values of another dtype than the model's input: `exact` takes those that it can hold as they are, and refuses others by
     /// name; `round` rounds numbers to the nearest that a floating-point input holds, as `astype` does.
     pub cast: Cast,
-    /// Column of classes, one integer for each sample, whose samples are drawn so that each class comes as often as any other: with
-    /// replacement, as many as there are in an epoch, as PyTorch's `WeightedRandomSampler`. Default: each sample once.
+    /// Column of classes, one integer for each sample, whose samples are drawn so that each class comes as
+    /// often as any other: with replacement, as many as there are in an epoch, as PyTorch's
+    /// `WeightedRandomSampler`. Default: each sample once.
     pub balance: Option<String>,
     /// Column with a weight for each sample, in proportion to which samples are drawn, in the same way.
     pub weights: Option<String>,

@@ -130,8 +130,8 @@ pub(super) fn join(paths: Vec<PathBuf>, sets: &[Dataset]) -> Result<Vec<Column>>
     Ok(out)
 }
 
-/// True if a column of a table of text is of integers where one of floats is joined to it, or the other way round: the cells of a
-/// file say which, and 1 and 1.5 are both numbers. All of them are floats then.
+/// True if a column of a table of text is of integers where one of floats is joined to it, or the other way
+/// round: the cells of a file say which, and 1 and 1.5 are both numbers. All of them are floats then.
 fn of_text(set: &Dataset, there: &Column, dtype: DType) -> bool {
     let number = |dtype| matches!(dtype, DType::I64 | DType::F64);
     super::table::is_text(set.path()) && number(there.ty.dtype) && number(dtype)

@@ -24,9 +24,9 @@ pub enum Metric {
     F1,
     /// Intersection over union, mean over classes: higher is better.
     Iou,
-    /// Of two classes, the area under the ROC curve: higher is better.
+    /// The area under the ROC curve, for two classes: higher is better.
     RocAuc,
-    /// Of two classes, the average precision, an area under precision against recall: higher is better.
+    /// The average precision, an area under precision against recall, for two classes: higher is better.
     PrAuc,
     /// The mean negative log-likelihood of a sample's label: lower is better.
     LogLoss,

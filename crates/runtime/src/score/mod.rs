@@ -50,10 +50,10 @@ pub struct Scores {
     /// Means over the classes that occur as label or prediction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_class: Option<ByClass>,
-    /// Of two classes of samples: the area under the ROC curve.
+    /// Area under the ROC curve, for two classes of samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roc_auc: Option<f64>,
-    /// Of two classes of samples: the average precision, an area under the curve of precision against recall.
+    /// Average precision, an area under the curve of precision against recall, for two classes of samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pr_auc: Option<f64>,
     /// Mean negative log-likelihood of the labels of samples, whatever the model's own loss is.
@@ -78,7 +78,7 @@ pub struct ByClass {
     pub f1: f64,
     /// Intersection over union.
     pub iou: f64,
-    /// Counts `[label][prediction]`. Of more than [`LISTED`] classes they are in no JSON.
+    /// Counts `[label][prediction]`. For more than [`LISTED`] classes they are in no JSON.
     #[serde(default, skip_serializing_if = "unlisted")]
     pub confusion: Vec<Vec<u64>>,
     /// Each class, of at most [`LISTED`].
@@ -112,8 +112,8 @@ pub struct OneClass {
 }
 
 impl Scores {
-    /// The same with names of the classes, in the order of the labels, if there are any. Notes say so where one class alone is
-    /// predicted.
+    /// The same with names of the classes, in the order of the labels, if there are any. Notes say so where
+    /// one class alone is predicted.
     pub fn named(mut self, names: Option<&[String]>) -> Scores {
         let Some(by) = &mut self.by_class else { return self };
         by.each
@@ -409,8 +409,8 @@ fn task(name: &str, ty: &TensorType, outputs: &[TensorType]) -> Option<Task> {
     classes.or_else(|| Some(Task::Numbers { labels, output: number()?.0, single: true }))
 }
 
-/// Standard error of a mean over batches, each with its samples as its weight. `None` of fewer than two batches, and where it is no
-/// number.
+/// Standard error of a mean over batches, each with its samples as its weight. `None` for fewer than two
+/// batches, and where it is no number.
 fn standard_error(batches: &[(usize, f64)], mean: f64) -> Option<f64> {
     let samples: usize = batches.iter().map(|b| b.0).sum();
     let square = |(n, loss): &(usize, f64)| *n as f64 / samples as f64 * (loss - mean).powi(2);

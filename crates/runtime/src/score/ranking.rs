@@ -1,5 +1,5 @@
-//! Two classes by the order of their scores: areas under the curves of true against false positives (ROC) and of precision
-//! against recall.
+//! Two classes by the order of their scores: areas under the curves of true against false positives (ROC) and
+//! of precision against recall.
 
 /// Scores that are kept; of more samples the areas are not measured.
 const MOST: usize = 1 << 22;
@@ -20,9 +20,9 @@ impl Ranking {
         }
     }
 
-    /// The area under the ROC curve, where equal scores count half (Mann and Whitney 1947), and the average precision, which
-    /// is the area under steps of precision against recall; both as scikit-learn has them. `None` without samples of both
-    /// classes.
+    /// The area under the ROC curve, where equal scores count half (Mann and Whitney 1947), and the average
+    /// precision, which is the area under steps of precision against recall; both as scikit-learn has them.
+    /// `None` without samples of both classes.
     pub fn finish(mut self) -> Option<[f64; 2]> {
         let positives = self.scores.iter().filter(|s| s.1).count() as f64;
         let negatives = self.scores.len() as f64 - positives;

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 const UPDATE_RESULTS: usize = 16 << 10;
 
 /// Options of a training step that sums no micro-batches. `sparse`: tables with sparse gradients, and their rows.
-/// `adjacent`: parameters that lie side by side.
+/// `adjacent`: parameters that are adjacent in memory.
 pub(super) fn training<'a>(
     precision: &Properties,
     t: &Training,
@@ -44,7 +44,7 @@ pub(super) fn groups(t: &Training) -> Result<Groups> {
     }
 }
 
-/// Options of a forward pass in evaluation mode, of parameters that lie as `adjacent` tells.
+/// Options of a forward pass in evaluation mode, of parameters that are adjacent as `adjacent` tells.
 pub(super) fn evaluation<'a>(precision: &Properties, adjacent: Adjacent<'a>) -> Options<'a> {
     Options {
         goal: Goal::Evaluate,
@@ -59,27 +59,28 @@ pub(super) fn update(mesh: &Mesh) -> Options<'static> {
     Options { goal: Goal::Update, mesh: mesh.clone(), ..Options::default() }
 }
 
-/// True if a parameter may lie right behind another: they are of one group, and no number of a block of one is shared
-/// by elements of the other.
+/// True if a parameter may directly follow another: they are of one group, and no number of a block of one is
+/// shared by elements of the other.
 pub(super) fn may_be_adjacent(
     t: &Training,
     groups: &Groups,
 ) -> impl Fn(Parameter, Parameter) -> bool + use<> {
     let blocks = !groups.by_element() || t.moments.form() == MomentForm::Int8;
     let groups = RefCell::new(groups.clone());
-    move |before, behind| {
+    move |before, after| {
         let group = |p: Parameter| groups.borrow_mut().of(p.0, p.1).ok();
         let whole = !blocks || before.1.shape.numel().is_multiple_of(BLOCK);
-        whole && group(before).is_some_and(|one| group(behind) == Some(one))
+        whole && group(before).is_some_and(|one| group(after) == Some(one))
     }
 }
 
-/// True if a parameter lies right behind another.
+/// True if a parameter directly follows another.
 pub(super) fn adjacent(layout: &BucketLayout) -> impl Fn(Parameter, Parameter) -> bool + '_ {
-    |before, behind| layout.adjacent(before.0, behind.0)
+    |before, after| layout.adjacent(before.0, after.0)
 }
 
-/// The flat layout of gradients, in the order in which they are computed, those of adjacent parameters side by side; tables with sparse ones are last.
+/// The flat layout of gradients in the order in which they are computed, except that those of adjacent
+/// parameters follow each other; tables with sparse ones come last.
 pub(super) fn layout(
     gradients: &[ParameterGradient],
     adjacent: &[Vec<String>],

@@ -97,8 +97,8 @@ pub struct Training {
     pub stochastic_rounding: bool,
     /// True if the backward pass recomputes what is cheap: the same bits in less memory.
     pub recompute: bool,
-    /// True if products that share an operand stay apart, so that the gradient of that is a sum of products, each
-    /// rounded ([`headwater_core::pass::products`]).
+    /// True if products that share an operand stay apart, so that the gradient of that is a sum of products,
+    /// each rounded ([`headwater_core::pass::products`]).
     pub exact_sums: bool,
     /// Bytes that training may take in all, kept by recomputing more.
     pub memory_budget: Option<usize>,

@@ -102,7 +102,8 @@ impl Partition {
             edges: 0,
             all_edges: 0,
         };
-        // As few rounds of tasks as UB has room for, since each task visits all slices; longer ranges have fewer edges.
+        // As few rounds of tasks as the capacity of UB allows, since each task visits all slices; longer
+        // ranges have fewer edges.
         let longer = |range: &u64| (*range < most.min(rows)).then(|| (2 * range).min(most));
         for rounds in 0..u32::BITS {
             part.tasks = cores << rounds;
@@ -121,13 +122,13 @@ impl Partition {
         Err(refuse(shape, Rule::Range, format!("there is no room for {indices} indices in {slices} slices")))
     }
 
-    /// Divides the table into ranges of so many rows; true if there is room for what the tasks then read.
+    /// Divides the table into ranges of so many rows; true if what the tasks then read fits in UB.
     fn fits(&mut self, range: u64) -> bool {
         let EmbeddingGrad { indices, rows, by_frequency, .. } = self.shape;
         (self.range, self.ranges) = (range, rows.div_ceil(range));
         let span = (self.range * self.ranges + indices).div_ceil(self.tasks);
         let heavy = HEAVY.max(span / 8);
-        // A task has no more ranges than there are: a small table with many positions does not need many tasks.
+        // A task has no more ranges than there are: a small table with many positions needs few tasks.
         self.edges = ((span / range).min(self.ranges) + 3).next_multiple_of(8);
         self.heavy = (indices >= heavy && self.tasks > 1 && !by_frequency).then_some(heavy);
         match self.own {

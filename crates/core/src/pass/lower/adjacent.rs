@@ -1,4 +1,4 @@
-//! Inputs that lie one behind the other in memory: their concatenation is a view of that memory.
+//! Inputs that are adjacent in memory: their concatenation is a view of that memory.
 
 use super::outputs::Delivery;
 use crate::diagnostic::Result;
@@ -8,8 +8,8 @@ use crate::ops::{Body, Source};
 use crate::plan::{Bindings, Place, SegmentId};
 use std::collections::{HashMap, HashSet};
 
-/// Concatenations that lie in memory already, with their places. What is written there in the course of the plan is
-/// read before or after it: such memory is left alone.
+/// Concatenations that are in memory already, with their places. Segments that the plan writes are left out:
+/// a view of one could show new contents too early.
 pub(super) fn adjacent(
     graph: &Graph,
     bindings: &Bindings,
@@ -36,8 +36,8 @@ fn place(graph: &Graph, bindings: &Bindings, node: &Node) -> Result<Option<Place
         let Some(v) = node.inputs.get(i).copied().flatten() else { return Ok(None) };
         let Def::Input(input) = graph.value(v).def else { return Ok(None) };
         let Some(place) = bindings.inputs[input as usize] else { return Ok(None) };
-        // Elements before the box in row-major order; those of one box follow each other if no dimension before
-        // the one it begins in has more than one index.
+        // Elements before the box in row-major order; those of one box follow each other if no dimension
+        // before the one it begins in has more than one index.
         let ty = graph.ty(v);
         let strides = out.shape.strides();
         let begin: usize = copy.start.iter().zip(&strides).map(|(&at, &s)| at * s as usize).sum();
@@ -52,8 +52,8 @@ fn place(graph: &Graph, bindings: &Bindings, node: &Node) -> Result<Option<Place
     Ok(first.filter(|_| elements == out.shape.numel()))
 }
 
-/// True if boxes of one shape lie in row-major order one after the other in a larger one: all dimensions before the
-/// one that differs have a single index.
+/// True if boxes of one shape follow one another in the row-major order of a larger one: all dimensions
+/// before the one that differs have a single index.
 fn rows(part: &[usize], whole: &[usize]) -> bool {
     let differs = part.iter().zip(whole).position(|(a, b)| a != b).unwrap_or(0);
     part.len() == whole.len()

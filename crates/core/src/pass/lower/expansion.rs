@@ -13,8 +13,8 @@ use crate::target::Port;
 use crate::tensor::TensorType;
 
 impl Lowering<'_> {
-    /// Lowers a node to the steps of its expansion. False if these layouts have none: the node stays one step,
-    /// which the device refuses or runs through the reference.
+    /// Lowers a node to the steps of its expansion. False if these layouts have none: the node stays one
+    /// step, which the device refuses or runs through the reference.
     pub(super) fn expanded(
         &mut self,
         node: &Node,
@@ -60,8 +60,8 @@ impl Lowering<'_> {
         Ok(true)
     }
 
-    /// Adds a step of an expansion that is an operator of its own: with its workspace, on contiguous copies where
-    /// the device does not take an operand with its strides.
+    /// Adds a step of an expansion that is an operator of its own: with its workspace, on contiguous copies
+    /// where the device does not take an operand with its strides.
     fn kernel_of(
         &mut self,
         node: &Node,

@@ -75,7 +75,7 @@ fn packed(graph: &Graph, v: ValueId) -> ValueId {
 
 impl Lowering<'_> {
     /// True if a value is at a place, its elements in order.
-    fn lies_at(&self, s: &Storage, place: Place) -> bool {
+    fn is_at(&self, s: &Storage, place: Place) -> bool {
         let begin = (s.layout.offset * s.dtype.size() as isize) as usize;
         let own = self.buffers[s.buffer].place.map(|p| Place { offset: p.offset.wrapping_add(begin), ..p });
         own == Some(place) && s.layout.is_contiguous()
@@ -85,7 +85,7 @@ impl Lowering<'_> {
     fn bring(&mut self, delivery: usize, node: &Node) -> Result<()> {
         let (v, place) = (self.deliveries[delivery].value, self.deliveries[delivery].place);
         let from = self.storage(v)?.clone();
-        if !self.lies_at(&from, place) {
+        if !self.is_at(&from, place) {
             let ty = self.graph.ty(v).clone();
             let to = self.allocate(v, &ty, Some(place));
             self.copy(node, from, to);
@@ -149,7 +149,7 @@ impl Lowering<'_> {
                 continue;
             }
             let from = self.storage(value)?.clone();
-            let there = self.lies_at(&from, place);
+            let there = self.is_at(&from, place);
             let given = there && inputs.contains(&self.buffers[from.buffer].value);
             if !given {
                 written.push((place, graph.ty(value).bytes()));
@@ -302,9 +302,10 @@ pub(super) fn targets(
     out
 }
 
-/// Values that are delivered in parts, side by side as these lie in the value: each with the place of the first.
+/// Values that are delivered in parts to adjacent places, in the order of the value: each with the place of
+/// the first.
 fn divided(graph: &Graph, deliveries: &[Delivery]) -> Vec<(ValueId, Place)> {
-    /// First byte of a part in the value, the byte behind it, and its place.
+    /// First byte of a part in the value, the byte after it, and its place.
     type Span = (usize, usize, Place);
     let mut parts: HashMap<ValueId, Vec<Span>> = HashMap::new();
     let mut order = Vec::new();

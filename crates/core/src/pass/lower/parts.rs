@@ -75,8 +75,8 @@ pub(super) fn parts(
     Ok(found)
 }
 
-/// True if a node makes a view that shows all elements of its operand once: in another order of dimensions, or under
-/// another shape.
+/// True if a node makes a view that shows all elements of its operand once: in another order of dimensions,
+/// or under another shape.
 fn reversible(node: &Node) -> bool {
     [&PERMUTE, &TRANSPOSE, &RESHAPE, &UNSQUEEZE, &ALIAS].contains(&node.op)
 }

@@ -1,15 +1,15 @@
-//! Products that share their left operand, as one product: queries, keys and values of one input, gate and up.
+//! Products that share their left operand, as one product: queries, keys and values, or gate and up.
 //!
-//! `linear(x, w₁, b₁)` and `linear(x, w₂, b₂)` are the parts of `linear(x, cat(w₁, w₂), cat(b₁, b₂))`. The weights
-//! are parameters that whoever places them puts side by side in their bucket, so that the concatenation is a view
-//! (`lower::adjacent`). The rest follows from the derivatives of `linear`, `split` and `cat`: the weight gradient is
-//! one product, whose parts lie side by side in the bucket of gradients, and the bias gradient one sum. So is the
-//! gradient of `x`: a product over all results together, where it was a sum of products. Results that go through the
-//! same operators then do so together (`siblings`).
+//! `linear(x, w₁, b₁)` and `linear(x, w₂, b₂)` are the parts of `linear(x, cat(w₁, w₂), cat(b₁, b₂))`. The
+//! weights are parameters that whoever places them makes adjacent in their bucket, so that the concatenation
+//! is a view (`lower::adjacent`). The rest follows from the derivatives of `linear`, `split` and `cat`: the
+//! weight gradient is one product, whose parts are adjacent in the bucket of gradients, and the bias gradient
+//! one sum. The gradient of `x` is one product over all results, where it was a sum of products. Results that
+//! go through the same operators become one tensor for these (`siblings`).
 //!
-//! *Sums reordered*: the gradient of `x` is not rounded between its products any more. Results of the products and
-//! gradients of weights are the same sums; a device that takes narrow products by another method than wide ones may
-//! add them up in another order.
+//! *Sums reordered*: the gradient of `x` is not rounded between its products any more. Results of the
+//! products and gradients of weights are the same sums; a device that takes narrow products by another method
+//! than wide ones may add them up in another order.
 
 mod siblings;
 
@@ -26,7 +26,7 @@ use std::collections::{HashMap, HashSet};
 /// A parameter: its name and type.
 pub type Parameter<'a> = (&'a str, &'a TensorType);
 
-/// True if the second of two parameters lies right behind the first, or is going to.
+/// True if the second of two parameters directly follows the first in memory, or is going to.
 pub type Adjacent<'a> = &'a dyn Fn(Parameter, Parameter) -> bool;
 
 /// Any may: whoever places them heeds [`Joined::adjacent`].
@@ -34,8 +34,8 @@ pub fn anywhere(_: Parameter, _: Parameter) -> bool {
     true
 }
 
-/// Bytes at whose multiples each of several adjacent parameters begins: a vector of AVX, a block of an Ascend core's
-/// transfers.
+/// Bytes at whose multiples each of several adjacent parameters begins: a vector of AVX, a block of an Ascend
+/// core's transfers.
 const ALIGNMENT: usize = 32;
 
 /// A joined graph.
@@ -43,7 +43,7 @@ const ALIGNMENT: usize = 32;
 pub struct Joined {
     /// The graph.
     pub graph: Graph,
-    /// Names of parameters that products now read as one, each right behind the one before.
+    /// Names of parameters that products now read as one, each directly after the one before.
     pub adjacent: Vec<Vec<String>>,
 }
 
@@ -63,8 +63,8 @@ struct Factor {
     cast: Option<Attrs>,
 }
 
-/// Joins the products of a forward graph whose weights and biases are trained, used once, and `adjacent`. `kept` are
-/// parameters that stay apart, such as those that get no gradient: they would get one of zeros.
+/// Joins the products of a forward graph whose weights and biases are trained, used once, and `adjacent`.
+/// `kept` are parameters that stay apart, such as those that get no gradient: they would get one of zeros.
 /// Inputs, outputs and results of nodes keep their values.
 ///
 /// # Errors
@@ -161,8 +161,8 @@ fn runs(graph: &Graph, adjacent: Adjacent, kept: &HashSet<String>) -> Vec<Vec<Pr
     runs
 }
 
-/// True if a product can be joined to the one before: modules side by side in the same one, weights and biases
-/// adjacent, and of a kind.
+/// True if a product can be joined to the one before: their modules have the same parent, their weights and
+/// biases are adjacent and of a kind.
 fn follows(graph: &Graph, before: &Product, product: &Product, adjacent: Adjacent) -> bool {
     let origin = |p: &Product| graph.origin(&graph.nodes[p.node]);
     let near = parent(&origin(before).module) == parent(&origin(product).module);

@@ -1,6 +1,6 @@
-//! Neighbouring parts of one product that go through the same operators, computed together: queries and keys on
-//! their way to rotary embeddings. `f(a)` and `f(b)` are the parts of `f(cat(a, b))`, and `a` and `b` are parts of one
-//! value already. So one program reads both, forward and backward.
+//! Neighbouring parts of one product that go through the same operators, computed together: queries and keys
+//! on their way to rotary embeddings. `f(a)` and `f(b)` are the parts of `f(cat(a, b))`, and `a` and `b` are
+//! parts of one value already. So one program reads both, forward and backward.
 //!
 //! *Exact*: each element is computed by the same operations from the same numbers.
 
@@ -25,14 +25,15 @@ type Pair = (ValueId, ValueId);
 struct Both {
     first: usize,
     second: usize,
-    /// For each operand, the dimension in which the first's and the second's are neighbours; none if both have the same.
+    /// For each operand, the dimension in which the first's and the second's are neighbours; none if both
+    /// have the same.
     operands: Vec<Option<usize>>,
     attrs: Attrs,
     /// The dimension in which the results are neighbours.
     dim: usize,
 }
 
-/// Joins such nodes behind the divisions `splits` of products, given by their first results.
+/// Joins such nodes after the divisions `splits` of products, given by their first results.
 ///
 /// # Errors
 /// Refusals of type rules: none for a legal graph.
@@ -143,7 +144,7 @@ fn split(b: &mut Builder, whole: ValueId, dim: usize, parts: &[ValueId]) {
 struct Search<'a> {
     graph: &'a Graph,
     users: Vec<Vec<usize>>,
-    /// Neighbours of values that are parts of a product: those before and behind.
+    /// Neighbours of values that are parts of a product: the one before and the one after.
     roots: HashMap<ValueId, [Option<ValueId>; 2]>,
     /// Neighbours that have been decided on, with the dimension.
     pairs: HashMap<Pair, usize>,
@@ -177,9 +178,9 @@ impl<'a> Search<'a> {
         }
         for v in self.graph.nodes[at].operands() {
             let decided = self.partner.get(&v).copied();
-            let [before, behind] = self.roots.get(&v).copied().unwrap_or_default();
+            let [before, after] = self.roots.get(&v).copied().unwrap_or_default();
             let free = |w: &ValueId| !self.partner.contains_key(w);
-            let roots = [behind.filter(free).map(|w| (w, true)), before.filter(free).map(|w| (w, false))];
+            let roots = [after.filter(free).map(|w| (w, true)), before.filter(free).map(|w| (w, false))];
             let roots = if decided.is_some() { [None, None] } else { roots };
             for (other, is_second) in decided.into_iter().chain(roots.into_iter().flatten()) {
                 let users = self.users[other.0 as usize].clone();
@@ -302,7 +303,7 @@ impl<'a> Search<'a> {
         Some((one.attrs.clone(), out))
     }
 
-    /// Those that compute something, and what leads to them: of views alone nothing is gained.
+    /// The joined nodes that compute something, and those that lead to them: views alone gain nothing.
     fn worth(self) -> Vec<Both> {
         let mut wanted: HashSet<Pair> = HashSet::new();
         let mut kept = Vec::new();
@@ -328,12 +329,12 @@ fn with(ty: &TensorType, dim: usize, more: usize) -> TensorType {
     TensorType::new(ty.dtype, shape)
 }
 
-/// The dimension of the shapes `to` and `other` in which tensors of the shapes `a` and `b`, neighbours in dimension
-/// `dim`, are neighbours under these.
+/// The dimension of the shapes `to` and `other` in which tensors of the shapes `a` and `b`, neighbours in
+/// dimension `dim`, are neighbours under these.
 fn reshaped(a: &Shape, b: &Shape, dim: usize, to: &Shape, other: &Shape) -> Option<usize> {
     let product = |s: &[usize]| s.iter().product::<usize>();
     let at = to.iter().zip(other.iter()).position(|(x, y)| x != y);
-    // Of equal sizes: where as much is before and behind.
+    // Equal shapes differ nowhere: theirs is the dimension with as many elements before and after it.
     let fits = |at: usize| {
         to.len() == other.len()
             && product(&to[..at]) == product(&a[..dim])

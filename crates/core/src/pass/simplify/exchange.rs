@@ -12,9 +12,9 @@ use crate::shape::Layout;
 use crate::tensor::TensorType;
 
 /// Makes a node that exchanges the last dimensions of a product that product with its operands exchanged: of
-/// groups, or of matrices of which the first is exchanged already and nobody reads the product itself (`alone`). `None` if
-/// it does not; with it comes a node that exchanges the second matrix, to come before. The sums have the same terms in
-/// the same order.
+/// groups, or of matrices of which the first is exchanged already and nobody reads the product itself
+/// (`alone`). `None` if it does not; with it comes a node that exchanges the second matrix, to come before.
+/// The sums have the same terms in the same order.
 pub(super) fn exchange(
     graph: &mut Graph,
     made: &Merged,
@@ -42,7 +42,7 @@ pub(super) fn exchange(
     let ty = TensorType::new(graph.ty(b).dtype, [columns, rows]);
     let def = graph.value(b).def;
     graph.values.push(Value { ty, def });
-    let turned = Node {
+    let transposed = Node {
         op: &PERMUTE,
         inputs: vec![Some(b)],
         attrs: Attrs::new().with("dims", [1, 0]),
@@ -50,7 +50,7 @@ pub(super) fn exchange(
         ..node.clone()
     };
     (node.op, node.inputs, node.attrs) = (product.op, vec![Some(right), Some(left)], product.attrs.clone());
-    Some(Some(turned))
+    Some(Some(transposed))
 }
 
 /// True if a node shows its operand with the last two dimensions exchanged.

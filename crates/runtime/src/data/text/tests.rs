@@ -286,7 +286,8 @@ fn expressions_split_texts_where_hugging_face_splits_them() {
     assert!(equal > 300 && refused > 50, "{equal} equal, {refused} refused");
 }
 
-/// Texts with their tokens by kind of tokenizer, as Hugging Face's library has them: `python -m headwater_tools.tokenizers`.
+/// Texts with their tokens by kind of tokenizer, as Hugging Face's library has them:
+/// `python -m headwater_tools.tokenizers`.
 #[derive(serde::Deserialize)]
 struct Recorded {
     texts: Vec<String>,
@@ -333,8 +334,8 @@ fn saved_tokenizers_give_hugging_faces_tokens() {
     }
 }
 
-/// BPE of bytes, of pieces with a mark in front, with bytes for unknown characters, and with one behind words: with dropout,
-/// the tokens are those that Hugging Face's library has without.
+/// BPE of bytes, of pieces with a mark in front, with bytes for unknown characters, and with one after words:
+/// with dropout, the tokens are those that Hugging Face's library has without.
 #[test]
 fn merges_left_out_by_chance_are_not() {
     let all = Recorded::read();
