@@ -1,13 +1,16 @@
-//! Operators whose expansions run here: those of which each step has a kernel.
+//! Operators whose expansions run here: as steps of a plan, where each has a kernel, or as the launches of one step.
 
 use super::launch::Refusal;
+use super::sequence::{Sequence, Tensor, after};
 use super::step;
 use crate::chip::Chip;
-use headwater_core::TensorType;
-use headwater_core::expand::{ExpandedStep, Expansion, Memory, View, find};
+use headwater_core::expand::{self, ExpandedStep, Expansion, Memory, View, find};
 use headwater_core::graph::{Origin, OriginId, Phase};
+use headwater_core::ops::linear::matmul::MATMUL;
+use headwater_core::ops::random::philox::{self, PHILOX_UNIFORM};
 use headwater_core::ops::{OpCx, OpDef};
-use headwater_core::plan::{Place, SegmentId, Step, TensorView};
+use headwater_core::plan::{Place, SegmentId, Step, TensorView, Work};
+use headwater_core::{DType, TensorType};
 
 /// True if an operator has an expansion whose steps all have kernels, for contiguous operands of these types.
 pub fn expands(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bool {
@@ -22,6 +25,71 @@ pub(super) fn whole(expansion: &Expansion, cx: &OpCx, outs: &[TensorType]) -> Re
         Err(e) => Refusal(e.message),
         Ok(_) => Refusal::new("a step of its expansion has no kernel"),
     }
+}
+
+/// Most bytes of an expansion's temporaries for a block of its work. Few in unit tests, which cut it.
+const BUDGET: usize = if cfg!(test) { 4 << 10 } else { expand::BUDGET };
+
+/// The launches of an operator's expansion, with its temporaries in scratch memory.
+///
+/// # Errors
+/// Types and shapes that the expansion or the kernels do not take.
+pub(super) fn launches(s: &mut Sequence, op: &OpDef, cx: &OpCx) -> Result<(), Refusal> {
+    let expansion = find(op).ok_or_else(|| Refusal(format!("`{}` has no expansion", op.name)))?;
+    let seen = |memory, t: &Tensor| View { memory, dtype: t.dtype(), layout: t.view.layout.clone() };
+    let inputs = (0..cx.inputs.len()).map(|i| s.optional(i).map(|t| seen(Memory::Read(i), &t))).collect();
+    let outputs = s.outputs().iter().enumerate().map(|(i, t)| seen(Memory::Write(i), t)).collect();
+    let sequence = expansion.steps(cx, inputs, outputs, BUDGET)?;
+    let used = |step: &ExpandedStep| {
+        let views = step.reads.iter().flatten().chain(&step.writes);
+        let number = |v: &View| if let Memory::Temporary(i) = v.memory { Some(i) } else { None };
+        views.filter_map(number).collect::<Vec<usize>>()
+    };
+    let mut last = vec![0; sequence.temporaries.len()];
+    for (at, step) in sequence.steps.iter().enumerate() {
+        used(step).into_iter().for_each(|i| last[i] = at);
+    }
+    let mut temporaries: Vec<Option<Tensor>> = vec![None; last.len()];
+    // Temporaries in the order in which memory was taken for them, with the mark before each.
+    let mut taken: Vec<(usize, u64)> = Vec::new();
+    for (at, step) in sequence.steps.iter().enumerate() {
+        for i in used(step) {
+            if temporaries[i].is_none() {
+                taken.push((i, s.mark()));
+                temporaries[i] = Some(s.scratch(DType::U8, &[sequence.temporaries[i]])?);
+            }
+        }
+        let tensor = |s: &Sequence, v: &View| -> Result<Tensor, Refusal> {
+            let whole = match v.memory {
+                Memory::Read(i) => s.input(i)?,
+                Memory::Write(i) => s.output(i)?,
+                Memory::Temporary(i) => temporaries[i].clone().ok_or_else(|| Refusal::new("no temporary"))?,
+            };
+            let bytes = |dtype: DType, offset: isize| offset * dtype.size() as isize;
+            let begin = bytes(v.dtype, v.layout.offset) - bytes(whole.dtype(), whole.view.layout.offset);
+            let begin = u64::try_from(begin).map_err(|_| Refusal::new("an operand with negative strides"))?;
+            let view = TensorView { place: whole.view.place, dtype: v.dtype, layout: v.layout.clone() };
+            Ok(Tensor { arg: after(whole.arg, begin), view })
+        };
+        let reads: Vec<Tensor> =
+            step.reads.iter().flatten().map(|v| tensor(s, v)).collect::<Result<_, _>>()?;
+        let writes: Vec<Tensor> = step.writes.iter().map(|v| tensor(s, v)).collect::<Result<_, _>>()?;
+        match (&step.work, &reads[..], &writes[..]) {
+            (Work::Rows(program), reads, writes) => {
+                s.rows(program, &reads.iter().collect::<Vec<_>>(), &writes.iter().collect::<Vec<_>>())?;
+            }
+            (Work::Kernel { op, .. }, [a, b], [c]) if **op == MATMUL => s.product(a, b, None, c)?,
+            (Work::Kernel { op, attrs }, [key], [to]) if **op == PHILOX_UNIFORM => {
+                let cx = OpCx { inputs: Vec::new(), attrs };
+                s.uniform(key, philox::number(&cx)?, philox::first(&cx)? / 4, to)?;
+            }
+            _ => return Err(Refusal::new("a step of an expansion without a launch")),
+        }
+        while let Some((_, mark)) = taken.pop_if(|(i, _)| last[*i] <= at) {
+            s.release(mark);
+        }
+    }
+    Ok(())
 }
 
 /// A step of an expansion by itself: each operand in memory of its own.

@@ -5,7 +5,7 @@
 
 use super::launch::{LoweredArg, LoweredLaunch, Refusal};
 use super::product::even;
-use super::sequence::{Sequence, Tensor, behind};
+use super::sequence::{Sequence, Tensor, after};
 use super::source::attributed;
 use crate::chip::Arch;
 use crate::kernel::{Elem, Program};
@@ -327,7 +327,7 @@ fn summed(
             Operand::Grad => wide.arg,
             Operand::Table => table.arg,
             Operand::Fault => report,
-            Operand::Workspace(bytes) => behind(room.arg, bytes),
+            Operand::Workspace(bytes) => after(room.arg, bytes),
         };
         let args = stage.operands.iter().map(arg).collect();
         push(s, stage.program, args, u64::from(stage.blocks));

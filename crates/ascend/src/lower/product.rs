@@ -6,7 +6,7 @@
 //! whose cube has no f32, such operands are split into parts of f16 (`split`).
 
 use super::launch::{LoweredLaunch, Refusal};
-use super::sequence::{Sequence, Tensor, behind};
+use super::sequence::{Sequence, Tensor, after};
 use super::source::attributed;
 use crate::chip::Arch;
 use crate::kernel::Elem;
@@ -208,7 +208,7 @@ impl Sequence<'_> {
                 let at = (index % dims[d].size) as u64;
                 index /= dims[d].size;
                 for (i, arg) in [0, 1, last].into_iter().enumerate() {
-                    args[arg] = behind(args[arg], at * strides[i][d] * bytes[i]);
+                    args[arg] = after(args[arg], at * strides[i][d] * bytes[i]);
                 }
             }
             let launch = LoweredLaunch { program: program.clone(), args, blocks: self.chip.cube_cores };

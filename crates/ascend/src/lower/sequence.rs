@@ -90,13 +90,13 @@ impl Tensor {
         let mut shape = layout.shape.to_vec();
         shape[dim] = len;
         layout.shape = shape.into();
-        let arg = behind(self.arg, moved as u64 * self.dtype().size() as u64);
+        let arg = after(self.arg, moved as u64 * self.dtype().size() as u64);
         Ok(Tensor { arg, ..self.with(layout) })
     }
 }
 
-/// The address so many bytes behind another.
-pub(super) fn behind(arg: LoweredArg, more: u64) -> LoweredArg {
+/// The address so many bytes after another.
+pub(super) fn after(arg: LoweredArg, more: u64) -> LoweredArg {
     match arg {
         LoweredArg::Read { operand, bytes } => LoweredArg::Read { operand, bytes: bytes + more },
         LoweredArg::Write { operand, bytes } => LoweredArg::Write { operand, bytes: bytes + more },
@@ -234,8 +234,8 @@ impl<'a> Sequence<'a> {
         for mut launch in made.launches {
             for arg in &mut launch.args {
                 *arg = match *arg {
-                    LoweredArg::Read { operand, bytes } => behind(reads[operand].arg, bytes),
-                    LoweredArg::Write { operand, bytes } => behind(writes[operand].arg, bytes),
+                    LoweredArg::Read { operand, bytes } => after(reads[operand].arg, bytes),
+                    LoweredArg::Write { operand, bytes } => after(writes[operand].arg, bytes),
                     LoweredArg::Scratch { bytes } => LoweredArg::Scratch { bytes: inner + bytes },
                     other => other,
                 };
