@@ -17,7 +17,7 @@ use headwater_core::graph::Origin;
 use headwater_core::plan::{Plan, Step};
 use headwater_core::target::Target;
 use headwater_launch::{
-    BoundArgument, BoundLaunch, Driver, HostBuffer, HostStream, LibraryStep, Loaded, Lowered, Program,
+    BoundArgument, BoundLaunch, Driver, Host, HostBuffer, HostStream, LibraryStep, Loaded, Lowered, Program,
     Refusal, Site, Used, memory_of, survey,
 };
 use std::convert::Infallible;
@@ -250,7 +250,7 @@ impl Driver for Gpu {
         }
         let stream = host::Stream::new(&self.context)?;
         let pinned = PinnedMemory::alloc(&self.context, data.len())?;
-        let pinned = stream.read(from, offset, pinned, data.len())?.wait()?;
+        let pinned = Context::arrived(Context::download(&stream, from, offset, pinned, data.len())?)?;
         data.copy_from_slice(&pinned[..data.len()]);
         Ok(())
     }
@@ -261,7 +261,8 @@ impl Driver for Gpu {
         }
         let mut pinned = PinnedMemory::alloc(&self.context, data.len())?;
         pinned[..data.len()].copy_from_slice(data);
-        host::Stream::new(&self.context)?.write(to, offset, pinned, data.len())?.wait()?;
+        let stream = host::Stream::new(&self.context)?;
+        Context::arrived(Context::upload(&stream, to, offset, pinned, data.len())?)?;
         Ok(())
     }
 }
@@ -282,8 +283,8 @@ impl Device for Cuda {
             Content::Undefined => self.gpu.context.settings().poison.then_some(0xff),
         };
         if let Some(value) = value.filter(|_| bytes > 0) {
-            self.setup.fill(&memory, 0, bytes, value)?;
-            self.setup.synchronize()?;
+            Context::fill(&self.setup, &memory, 0, bytes, value)?;
+            Context::synchronize(&self.setup)?;
         }
         Ok(Arc::new(HostBuffer::<Context>(memory)))
     }

@@ -6,7 +6,7 @@ use headwater_cuda::host::context::Settings;
 use headwater_cuda::host::library::DRIVER;
 use headwater_cuda::host::table::Driver;
 use headwater_cuda::host::{Compiler, Context, DeviceMemory, Function, Installation, PinnedMemory, Stream};
-use headwater_launch::Site;
+use headwater_launch::{Host, Site};
 use std::sync::Arc;
 
 /// Runs a kernel of 64 threads in 2 blocks on 256 floats that are written and 256 that are not: the failure,
@@ -24,10 +24,10 @@ fn run(body: &str) -> Option<String> {
     let from = DeviceMemory::alloc(&context, 1024).unwrap();
     let to = DeviceMemory::alloc(&context, 1024).unwrap();
     let pinned = PinnedMemory::alloc(&context, 1024).unwrap();
-    stream.write(&from, 0, pinned, 1024).unwrap().wait().unwrap();
+    Context::arrived(Context::upload(&stream, &from, 0, pinned, 1024).unwrap()).unwrap();
     let mut pointers = vec![from.address(), to.address()];
     stream.launch(&function, (2, 64, 1024), &mut pointers, &Site::of_kernel("planted")).unwrap();
-    stream.synchronize().err().map(|e| e.to_string())
+    Context::synchronize(&stream).err().map(|e| e.to_string())
 }
 
 #[test]

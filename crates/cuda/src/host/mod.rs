@@ -12,7 +12,6 @@ pub mod graph;
 pub mod library;
 pub mod memory;
 pub mod products;
-mod queue;
 pub mod stream;
 pub mod survey;
 pub mod table;

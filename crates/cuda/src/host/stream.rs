@@ -4,7 +4,8 @@ use super::context::Context;
 use super::error::{Error, Result};
 use super::memory::{DeviceMemory, PinnedMemory};
 use super::table::{Address, Handle};
-use headwater_launch::Site;
+use headwater_core as core;
+use headwater_launch::{Host, Site};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
@@ -23,32 +24,6 @@ unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
 
-impl Event {
-    /// True if the work before it is done.
-    ///
-    /// # Errors
-    /// The failure of that work.
-    pub fn is_done(&self) -> Result<bool> {
-        self.context.enter()?;
-        // SAFETY: the event is alive.
-        match unsafe { (self.context.driver().event_query)(self.handle) } {
-            NOT_READY => Ok(false),
-            code => self.context.check("cuEventQuery", code).map(|()| true),
-        }
-    }
-
-    /// Waits for the work before it.
-    ///
-    /// # Errors
-    /// The failure of that work.
-    pub fn wait(&self) -> Result<()> {
-        self.context.enter()?;
-        // SAFETY: the event is alive.
-        self.context
-            .check("cuEventSynchronize", unsafe { (self.context.driver().event_synchronize)(self.handle) })
-    }
-}
-
 impl Drop for Event {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
@@ -65,30 +40,10 @@ pub struct Pending {
     memory: Option<PinnedMemory>,
 }
 
-impl Pending {
-    /// True if the copy is done.
-    ///
-    /// # Errors
-    /// As [`Event::is_done`].
-    pub fn is_done(&self) -> Result<bool> {
-        self.event.is_done()
-    }
-
-    /// The pinned memory, once the copy is done.
-    ///
-    /// # Errors
-    /// As [`Event::wait`].
-    pub fn wait(mut self) -> Result<PinnedMemory> {
-        self.event.wait()?;
-        let taken = || Error::Usage("a copy was waited for twice".into());
-        self.memory.take().ok_or_else(taken)
-    }
-}
-
 impl Drop for Pending {
     fn drop(&mut self) {
         // The memory of a copy that nobody knows to be done is lost: the device may still use it.
-        if self.memory.is_some() && self.event.wait().is_err() {
+        if self.memory.is_some() && Context::finish(&self.event).is_err() {
             std::mem::forget(self.memory.take());
         }
     }
@@ -218,44 +173,6 @@ impl Stream {
         Ok(())
     }
 
-    /// Copies the first `bytes` bytes of pinned memory to byte `offset` of device memory, in order with the
-    /// stream.
-    ///
-    /// # Errors
-    /// A range that leaves a memory; failures of the driver.
-    pub fn write(
-        &self,
-        to: &DeviceMemory,
-        offset: usize,
-        from: PinnedMemory,
-        bytes: usize,
-    ) -> Result<Pending> {
-        let at = self.range(to, offset, &from, bytes)?;
-        // SAFETY: both ranges are inside; `Pending` owns the pinned memory until the copy is done.
-        let code = unsafe { (self.context.driver().to_device)(at, from.start.cast(), bytes, self.handle) };
-        self.context.check("cuMemcpyHtoDAsync", code)?;
-        self.pending(from)
-    }
-
-    /// Copies from byte `offset` of device memory to the first `bytes` bytes of pinned memory, in order with the
-    /// stream.
-    ///
-    /// # Errors
-    /// A range that leaves a memory; failures of the driver.
-    pub fn read(
-        &self,
-        from: &DeviceMemory,
-        offset: usize,
-        to: PinnedMemory,
-        bytes: usize,
-    ) -> Result<Pending> {
-        let at = self.range(from, offset, &to, bytes)?;
-        // SAFETY: both ranges are inside; `Pending` owns the pinned memory until the copy is done.
-        let code = unsafe { (self.context.driver().to_host)(to.start.cast(), at, bytes, self.handle) };
-        self.context.check("cuMemcpyDtoHAsync", code)?;
-        self.pending(to)
-    }
-
     /// The address of a range of device memory that pinned memory has bytes for.
     fn range(&self, of: &DeviceMemory, offset: usize, host: &PinnedMemory, bytes: usize) -> Result<Address> {
         of.check(offset, bytes)?;
@@ -266,86 +183,17 @@ impl Stream {
         Ok(of.address() + offset as u64)
     }
 
-    fn pending(&self, memory: PinnedMemory) -> Result<Pending> {
-        match self.record() {
+    fn pending(&self, memory: PinnedMemory) -> core::Result<Pending> {
+        match Context::record(self) {
             Ok(event) => Ok(Pending { event, memory: Some(memory) }),
             Err(error) => {
                 // Without an event nothing says when the copy is done.
-                if self.synchronize().is_err() {
+                if Context::synchronize(self).is_err() {
                     std::mem::forget(memory);
                 }
                 Err(error)
             }
         }
-    }
-
-    /// Copies on the device.
-    ///
-    /// # Errors
-    /// Ranges that leave their memory; failures of the driver.
-    pub fn copy(&self, from: (&DeviceMemory, usize), to: (&DeviceMemory, usize), bytes: usize) -> Result<()> {
-        from.0.check(from.1, bytes)?;
-        to.0.check(to.1, bytes)?;
-        self.context.enter()?;
-        let (source, target) = (from.0.address() + from.1 as u64, to.0.address() + to.1 as u64);
-        // SAFETY: both ranges are inside.
-        self.context.check("cuMemcpyDtoDAsync", unsafe {
-            (self.context.driver().copy)(target, source, bytes, self.handle)
-        })
-    }
-
-    /// Sets bytes.
-    ///
-    /// # Errors
-    /// A range that leaves the memory; failures of the driver.
-    pub fn fill(&self, to: &DeviceMemory, offset: usize, bytes: usize, value: u8) -> Result<()> {
-        to.check(offset, bytes)?;
-        self.context.enter()?;
-        // SAFETY: the range is inside.
-        let code =
-            unsafe { (self.context.driver().fill)(to.address() + offset as u64, value, bytes, self.handle) };
-        self.context.check("cuMemsetD8Async", code)
-    }
-
-    /// An event after all work so far.
-    ///
-    /// # Errors
-    /// Failures of the driver.
-    pub fn record(&self) -> Result<Event> {
-        self.context.enter()?;
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: writes a handle. 2: without timing.
-        let code = unsafe { (self.context.driver().event_create)(&mut handle, 2) };
-        self.context.check("cuEventCreate", code)?;
-        let event = Event { context: self.context.clone(), handle };
-        // SAFETY: both are alive.
-        let code = unsafe { (self.context.driver().event_record)(handle, self.handle) };
-        self.context.check("cuEventRecord", code)?;
-        Ok(event)
-    }
-
-    /// Holds later work until an event has come.
-    ///
-    /// # Errors
-    /// Failures of the driver.
-    pub fn wait(&self, event: &Event) -> Result<()> {
-        self.context.enter()?;
-        // SAFETY: both are alive.
-        let code = unsafe { (self.context.driver().stream_wait)(self.handle, event.handle, 0) };
-        self.context.check("cuStreamWaitEvent", code)
-    }
-
-    /// Waits for all work so far.
-    ///
-    /// # Errors
-    /// The failure of that work.
-    pub fn synchronize(&self) -> Result<()> {
-        self.context.enter()?;
-        // SAFETY: the stream is alive.
-        let code = unsafe { (self.context.driver().stream_synchronize)(self.handle) };
-        self.context.check("cuStreamSynchronize", code)?;
-        self.context.forget();
-        Ok(())
     }
 }
 
@@ -355,5 +203,146 @@ impl Drop for Stream {
             // SAFETY: created once, destroyed once; the driver finishes its work.
             unsafe { (self.context.driver().stream_destroy)(self.handle) };
         }
+    }
+}
+
+impl Host for Context {
+    type Memory = DeviceMemory;
+    type Pinned = PinnedMemory;
+    type Stream = Stream;
+    type Event = Event;
+    type Pending = Pending;
+
+    fn name(&self) -> String {
+        format!("cuda:{}", self.ordinal())
+    }
+
+    fn owner(memory: &DeviceMemory) -> &Arc<Context> {
+        memory.context()
+    }
+
+    fn bytes(memory: &DeviceMemory) -> usize {
+        memory.bytes()
+    }
+
+    fn check(memory: &DeviceMemory, offset: usize, bytes: usize) -> core::Result<()> {
+        Ok(memory.check(offset, bytes)?)
+    }
+
+    fn open_stream(self: &Arc<Self>) -> core::Result<Stream> {
+        Ok(Stream::new(self)?)
+    }
+
+    fn pin(self: &Arc<Self>, bytes: usize) -> core::Result<PinnedMemory> {
+        Ok(PinnedMemory::alloc(self, bytes)?)
+    }
+
+    fn upload(
+        stream: &Stream,
+        to: &DeviceMemory,
+        offset: usize,
+        from: PinnedMemory,
+        bytes: usize,
+    ) -> core::Result<Pending> {
+        let at = stream.range(to, offset, &from, bytes)?;
+        // SAFETY: both ranges are inside; `Pending` owns the pinned memory until the copy is done.
+        let code =
+            unsafe { (stream.context.driver().to_device)(at, from.start.cast(), bytes, stream.handle) };
+        stream.context.check("cuMemcpyHtoDAsync", code)?;
+        stream.pending(from)
+    }
+
+    fn download(
+        stream: &Stream,
+        from: &DeviceMemory,
+        offset: usize,
+        to: PinnedMemory,
+        bytes: usize,
+    ) -> core::Result<Pending> {
+        let at = stream.range(from, offset, &to, bytes)?;
+        // SAFETY: both ranges are inside; `Pending` owns the pinned memory until the copy is done.
+        let code = unsafe { (stream.context.driver().to_host)(to.start.cast(), at, bytes, stream.handle) };
+        stream.context.check("cuMemcpyDtoHAsync", code)?;
+        stream.pending(to)
+    }
+
+    fn has_arrived(copy: &Pending) -> core::Result<bool> {
+        Context::is_done(&copy.event)
+    }
+
+    fn arrived(mut copy: Pending) -> core::Result<PinnedMemory> {
+        Context::finish(&copy.event)?;
+        let taken = || Error::Usage("a copy was waited for twice".into());
+        Ok(copy.memory.take().ok_or_else(taken)?)
+    }
+
+    fn copy(
+        stream: &Stream,
+        from: (&DeviceMemory, usize),
+        to: (&DeviceMemory, usize),
+        bytes: usize,
+    ) -> core::Result<()> {
+        from.0.check(from.1, bytes)?;
+        to.0.check(to.1, bytes)?;
+        stream.context.enter()?;
+        let (source, target) = (from.0.address() + from.1 as u64, to.0.address() + to.1 as u64);
+        // SAFETY: both ranges are inside.
+        let code = unsafe { (stream.context.driver().copy)(target, source, bytes, stream.handle) };
+        Ok(stream.context.check("cuMemcpyDtoDAsync", code)?)
+    }
+
+    fn fill(stream: &Stream, to: &DeviceMemory, offset: usize, bytes: usize, value: u8) -> core::Result<()> {
+        to.check(offset, bytes)?;
+        stream.context.enter()?;
+        let at = to.address() + offset as u64;
+        // SAFETY: the range is inside.
+        let code = unsafe { (stream.context.driver().fill)(at, value, bytes, stream.handle) };
+        Ok(stream.context.check("cuMemsetD8Async", code)?)
+    }
+
+    fn record(stream: &Stream) -> core::Result<Event> {
+        let context = &stream.context;
+        context.enter()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: writes a handle. 2: without timing.
+        let code = unsafe { (context.driver().event_create)(&mut handle, 2) };
+        context.check("cuEventCreate", code)?;
+        let event = Event { context: context.clone(), handle };
+        // SAFETY: both are alive.
+        let code = unsafe { (context.driver().event_record)(handle, stream.handle) };
+        context.check("cuEventRecord", code)?;
+        Ok(event)
+    }
+
+    fn wait(stream: &Stream, event: &Event) -> core::Result<()> {
+        stream.context.enter()?;
+        // SAFETY: both are alive.
+        let code = unsafe { (stream.context.driver().stream_wait)(stream.handle, event.handle, 0) };
+        Ok(stream.context.check("cuStreamWaitEvent", code)?)
+    }
+
+    fn is_done(event: &Event) -> core::Result<bool> {
+        event.context.enter()?;
+        // SAFETY: the event is alive.
+        match unsafe { (event.context.driver().event_query)(event.handle) } {
+            NOT_READY => Ok(false),
+            code => Ok(event.context.check("cuEventQuery", code).map(|()| true)?),
+        }
+    }
+
+    fn finish(event: &Event) -> core::Result<()> {
+        event.context.enter()?;
+        // SAFETY: the event is alive.
+        let code = unsafe { (event.context.driver().event_synchronize)(event.handle) };
+        Ok(event.context.check("cuEventSynchronize", code)?)
+    }
+
+    fn synchronize(stream: &Stream) -> core::Result<()> {
+        stream.context.enter()?;
+        // SAFETY: the stream is alive.
+        let code = unsafe { (stream.context.driver().stream_synchronize)(stream.handle) };
+        stream.context.check("cuStreamSynchronize", code)?;
+        stream.context.forget();
+        Ok(())
     }
 }
