@@ -117,20 +117,24 @@ impl Value {
             return Ok(c);
         }
         let (dtype, largest) = (got.dtype, self.spread.largest());
-        // A dtype that saturates has a number where others have infinity, and so where they have NaN of it, or an
-        // infinite result of further operations.
+        // A dtype that saturates has a number where others have infinity, and so where they have NaN of it, or an infinite
+        // result of further operations. The runs with random roundings saturate as the target does: a number is excused
+        // where they have the infinity without rounding, and this number within its bound with it.
         let saturates = target.saturating.contains(precision.dtype);
-        let half = precision.dtype.max_value() / 2.0;
-        let near = |a: f64, b: f64| b.is_infinite() && a * b.signum() >= half && a != target.result(dtype, b);
-        let saturated = |a: f64, b: f64| saturates && a.is_finite() && (b.is_nan() || near(a, b));
-        let same = |a: f64, b: f64| alike(a, b, largest) || a == target.result(dtype, b) || saturated(a, b);
+        let explained = self.spread.explained(&self.got);
+        let infinite = |i: usize, b: f64| b.is_infinite() && self.spread.exact()[i] == b && explained[i];
+        let saturated =
+            |i: usize, a: f64, b: f64| saturates && a.is_finite() && (b.is_nan() || infinite(i, b));
+        let same = |i: usize, a: f64, b: f64| {
+            alike(a, b, largest) || a == target.result(dtype, b) || saturated(i, a, b)
+        };
         // No finite number, because the step has none where it is rounded to these dtypes, or because the
         // order of a sum decides between infinity and NaN.
         let lost = |i: usize, a: f64, b: f64| {
             !a.is_finite() && self.spread.lost(i) || a.is_nan() && b.is_finite() && b.abs() > largest
         };
         let apart = self.got.iter().zip(&want).zip(&self.bound.shift).enumerate();
-        let apart = apart.map(|(i, ((&a, &b), shift))| match same(a, b) || lost(i, a, b) {
+        let apart = apart.map(|(i, ((&a, &b), shift))| match same(i, a, b) || lost(i, a, b) {
             true => 0.0,
             false => a - b - shift,
         });
@@ -171,7 +175,7 @@ impl Value {
         // none, or none where rounding leaves none.
         let beyond = want.iter().any(|x| x.is_finite() && x.abs() > largest)
             || !want.is_empty() && want.iter().all(|x| x.is_nan());
-        c.saturated = self.got.iter().zip(&want).any(|(&a, &b)| saturated(a, b));
+        c.saturated = self.got.iter().zip(&want).enumerate().any(|(i, (&a, &b))| saturated(i, a, b));
         let unmeasured = c.zero && c.size == 0.0 && allowed > 0.0
             || beyond && self.kind != Kind::Node
             || c.saturated

@@ -101,6 +101,7 @@ impl Measured {
         let random = pass::fuse(bound::rounded(&step.graph, target)?, prover.target())?;
         let mut loaded = Loaded::new(prover, &random)?;
         let mut done = 0;
+        let saturates = target.saturating.contains(precision.dtype);
         let magnified = if precision.dtype == DType::F64 { bound::magnification() } else { 1.0 };
         for runs in RUNS {
             for run in done..=runs {
@@ -111,7 +112,11 @@ impl Measured {
                 let out = loaded.run(&fed(&random, &step.graph, Given { rounding, ..given })?)?;
                 for v in values.iter_mut().filter(|v| v.result.dtype.is_float()) {
                     let value = unscaled(&out[v.output], v.output);
-                    if run == 0 { v.spread.nearest(&value) } else { v.spread.add(&value) }
+                    match run {
+                        0 if saturates => v.spread.nearest_saturated(&value),
+                        0 => v.spread.nearest(&value),
+                        _ => v.spread.add(&value),
+                    }
                 }
             }
             done = runs + 1;

@@ -86,6 +86,41 @@ fn a_nan_is_excused_only_where_rounding_makes_one() {
     }
 }
 
+/// Where f16 saturates, a number is excused in the place of an infinity if the saturating runs have it, whatever its own dtype
+/// is. Any other number differs, however large, and so does what is wrong beside it.
+#[test]
+fn a_number_for_an_infinity_is_excused_only_where_saturation_makes_it() {
+    let precision = Precision::from(DType::F16);
+    let saturating = crate::core::target::Target {
+        saturating: crate::core::target::DTypeSet::of(&[DType::F16]),
+        ..Default::default()
+    };
+    let infinite = f64::NEG_INFINITY;
+    let lowest = -65504.0 + 2f64.ln();
+    for (target, dtype, runs, got, verdict) in [
+        (&saturating, DType::F32, lowest, [lowest, 1.0], Verdict::NotProved),
+        (&saturating, DType::F32, lowest, [-65000.0, 1.0], Verdict::Differs),
+        (&saturating, DType::F32, lowest, [-33000.0, 1.0], Verdict::Differs),
+        (&saturating, DType::F32, lowest, [-1e30, 1.0], Verdict::Differs),
+        (&saturating, DType::F32, lowest, [lowest, 1.5], Verdict::Differs),
+        (&saturating, DType::F32, infinite, [lowest, 1.0], Verdict::Differs),
+        (&saturating, DType::F16, -32752.0, [-32752.0, 1.0], Verdict::NotProved),
+        (&saturating, DType::F16, -32752.0, [-40000.0, 1.0], Verdict::Differs),
+        (&Default::default(), DType::F32, infinite, [lowest, 1.0], Verdict::Differs),
+    ] {
+        let mut value = judge::Value { got: got.to_vec(), ..judge::Value::default() };
+        value.result = crate::core::TensorType::new(dtype, [2usize]);
+        value.spread = crate::core::pass::bound::Spread::new(vec![infinite, 1.0], dtype, 1.0);
+        value.spread.nearest_saturated(&[runs, 1.0]);
+        (0..16).for_each(|i| value.spread.add(&[runs, 1.0 + 1e-3 * f64::from(i % 2)]));
+        value.bound = value.spread.bound(1.0);
+        let want = crate::core::Tensor::float(DType::F64, value.result.shape.clone(), vec![infinite, 1.0]);
+        let c = value.judge(&want, 1.0, &precision, target).unwrap();
+        assert_eq!(c.verdict, verdict, "{got:?} where the runs have {runs} in {dtype}");
+        assert_eq!(c.saturated, got[0] == runs, "{got:?}");
+    }
+}
+
 /// A value that roundings leave nothing of is expected to be zero: its sign is not proved.
 #[test]
 fn what_rounding_takes_away_is_not_proved() {

@@ -41,6 +41,8 @@ pub struct Spread {
     wild: Vec<bool>,
     /// Elements of which the run that rounds to nearest has no finite number, where there is one.
     lost: Vec<bool>,
+    /// Elements that are infinite without rounding and a number where the run that rounds to nearest saturates: that number.
+    saturated: Vec<Option<f64>>,
 }
 
 /// A bound of the errors of a value.
@@ -75,6 +77,7 @@ impl Spread {
             sketches: Vec::new(),
             wild: vec![false; exact.len()],
             lost: vec![false; exact.len()],
+            saturated: vec![None; exact.len()],
             exact,
         }
     }
@@ -94,6 +97,40 @@ impl Spread {
         self.nearest = self.errors(value);
         let lost = self.exact.iter().zip(value);
         self.lost = lost.map(|(&exact, &x)| !x.is_finite() && !alike(x, exact, self.largest)).collect();
+    }
+
+    /// The value of the run that rounds to nearest, where dtypes saturate: an element that is infinite without rounding may be a
+    /// number there, of the dtype's largest and what is computed of it. Errors of further runs are the distances from it.
+    pub fn nearest_saturated(&mut self, value: &[f64]) {
+        let number = |(&exact, &x): (&f64, &f64)| {
+            let is = exact.is_infinite() && x.is_finite() && !alike(x, exact, self.largest);
+            is.then_some(x)
+        };
+        self.saturated = self.exact.iter().zip(value).map(number).collect();
+        self.nearest(value);
+    }
+
+    /// By element, true for a number in the place of an infinity that saturation explains: the runs that saturate have numbers
+    /// there too, and it is as near to them as they are to each other, by the bound of one element, and one spacing of its dtype.
+    pub fn explained(&self, got: &[f64]) -> Vec<bool> {
+        let (runs, elements) = (self.sketches.len() as f64, self.exact.len());
+        if runs < 2.0 || self.saturated.iter().all(|s| s.is_none()) {
+            return vec![false; elements];
+        }
+        let n = runs - 1.0;
+        let own = quantile(1.0, n, CHANCE / elements as f64).sqrt() * (1.0 + 1.0 / runs).sqrt();
+        let near = |(i, &x): (usize, &f64)| {
+            self.saturated[i].is_some_and(|number| {
+                let bound = own * (self.squares[i] / n).sqrt() + self.mean[i].abs();
+                !self.wild[i] && (x - number).abs() <= bound + self.dtype.epsilon() * number.abs()
+            })
+        };
+        got.iter().enumerate().map(near).collect()
+    }
+
+    /// The number that errors of an element are distances from.
+    fn origin(&self, element: usize) -> f64 {
+        self.saturated[element].unwrap_or(self.exact[element])
     }
 
     /// True if an element is no finite number where the run rounds to nearest, although there is one without
@@ -117,10 +154,10 @@ impl Spread {
     fn errors(&mut self, value: &[f64]) -> Vec<f64> {
         let each = self.exact.iter().zip(value).enumerate();
         each.map(|(i, (&exact, &x))| {
-            if alike(x, exact, self.largest) {
+            if self.saturated[i].is_none() && alike(x, exact, self.largest) {
                 return 0.0;
             }
-            let apart = x - exact;
+            let apart = x - self.saturated[i].unwrap_or(exact);
             self.wild[i] |= !apart.is_finite();
             if apart.is_finite() { apart } else { 0.0 }
         })
@@ -156,7 +193,7 @@ impl Spread {
             let common = common * (classes[i].0 / n).sqrt();
             let own = own * (self.squares[i] / n).sqrt();
             let systematic = (self.mean[i] - shift[i]).abs().max((self.nearest[i] - shift[i]).abs());
-            let spacing = self.dtype.epsilon() * self.exact[i].abs();
+            let spacing = self.dtype.epsilon() * self.origin(i).abs();
             let spacing = if spacing.is_finite() { spacing / scale } else { 0.0 };
             scale * (own.max(common) * more + systematic + spacing)
         });
@@ -176,23 +213,24 @@ impl Spread {
     /// others of its size. What is zero up to the roundings of f64 beside the largest, and what is not
     /// finite, has the class of the median of the rest.
     fn classes(&self) -> Vec<(f64, f64)> {
-        let mut sizes: Vec<f64> = self.exact.iter().map(|x| x.abs()).filter(|x| x.is_finite()).collect();
+        let origins: Vec<f64> = (0..self.exact.len()).map(|i| self.origin(i)).collect();
+        let mut sizes: Vec<f64> = origins.iter().map(|x| x.abs()).filter(|x| x.is_finite()).collect();
         sizes.sort_by(f64::total_cmp);
         let zero = sizes.last().copied().unwrap_or(0.0) * unit(DType::F64);
         sizes.retain(|&x| x > zero);
         let [least, median] = [8, 2].map(|part| sizes.get(sizes.len() / part).copied().unwrap_or(0.0));
-        let size = |i: usize| match self.exact[i].abs() {
+        let size = |i: usize| match origins[i].abs() {
             x if x > zero && x.is_finite() => x.max(least),
             _ => median,
         };
-        let mut order: Vec<usize> = (0..self.exact.len()).collect();
+        let mut order: Vec<usize> = (0..origins.len()).collect();
         order.sort_by(|&a, &b| size(a).total_cmp(&size(b)));
         let mut out = vec![(0.0, 0.0); order.len()];
         let (mut squares, mut numbers, mut count) = (0.0, 0.0, 0);
         for &i in &order {
             while let Some(&next) = order.get(count).filter(|&&next| size(next) <= CLASS * size(i)) {
                 squares += self.squares[next];
-                numbers += Some(self.exact[next].powi(2)).filter(|x| x.is_finite()).unwrap_or(0.0);
+                numbers += Some(origins[next].powi(2)).filter(|x| x.is_finite()).unwrap_or(0.0);
                 count += 1;
             }
             out[i] = (squares / count as f64, numbers / count as f64);
@@ -368,6 +406,36 @@ mod tests {
         let mut spread = Spread::new(vec![1.0], DType::BF16, 1.0);
         (0..16).for_each(|_| spread.add(&[1.2]));
         assert!(spread.bound(1.0).norm > 0.19 && spread.bound(1.0).shift == [0.0]);
+    }
+
+    #[test]
+    fn what_saturates_is_explained_by_the_runs_that_saturate() {
+        // The logarithm of two zeros in f16 without infinity, as f32 has it; beside it an ordinary number.
+        let lowest = -65504.0 + 2f64.ln();
+        let mut spread = Spread::new(vec![f64::NEG_INFINITY, 1.0], DType::F32, 1.0);
+        spread.nearest_saturated(&[lowest, 1.0]);
+        (0..16).for_each(|i| spread.add(&[lowest + 0.002 * f64::from(i % 3), 1.0 + 1e-7 * f64::from(i % 2)]));
+        for (x, explained) in [
+            (lowest, true),
+            (lowest + 0.02, true),
+            (lowest + 1.0, false),
+            (-40000.0, false),
+            (65504.0, false),
+        ] {
+            assert_eq!(spread.explained(&[x, 1.0]), [explained, false], "{x}");
+        }
+        // The other element has the bound that it has alone.
+        let bound = spread.bound(1.0);
+        assert!(bound.elements[1] > 1e-7 && bound.elements[1] < 1e-5, "{:?}", bound.elements);
+        // Runs that do not saturate explain nothing, nor does a run that overflows elsewhere.
+        let mut spread = Spread::new(vec![f64::NEG_INFINITY], DType::F32, 1.0);
+        spread.nearest(&[lowest]);
+        (0..16).for_each(|_| spread.add(&[lowest]));
+        assert_eq!((spread.explained(&[lowest]), spread.bound(1.0).norm), (vec![false], f64::INFINITY));
+        let mut spread = Spread::new(vec![f64::NEG_INFINITY], DType::F32, 1.0);
+        spread.nearest_saturated(&[lowest]);
+        (0..16).for_each(|i| spread.add(&[if i == 7 { f64::NEG_INFINITY } else { lowest }]));
+        assert_eq!(spread.explained(&[lowest]), [false]);
     }
 
     #[test]
