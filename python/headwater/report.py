@@ -97,7 +97,7 @@ class StepReport:
         if self.unproved is None:
             lines.append("the first step was not compared with eager mode")
         elif not self.unproved:
-            lines.append("the first step agrees with eager mode within bounds smaller than each value")
+            lines.append("the first step agrees with eager mode within bounds smaller than each value that is not 0")
         else:
             lines.append("the first step agrees with eager mode; not proved, for their bounds are wider than the values:")
             lines += [f"  {name}: relative error {error:.2e}, bound {bound:.2e}" for name, error, bound in self.unproved]

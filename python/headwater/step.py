@@ -202,9 +202,15 @@ class Step:
         return {"scale": scale, "growth_tracker": counter}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on with the loss scale of a `state_dict`."""
-        if self._scaler is not None:
-            self._scaler.resume(float(state["scale"]), int(state["growth_tracker"]))
+        """Goes on with the loss scale of a `state_dict`. Raises `Error` in the middle of an update, whose gradients have the scale
+        of their own batches, and HW-R004 for a scale that is not finite or not above 0."""
+        if self._scaler is None:
+            return
+        if self._micro:
+            what = f"{self._micro} batch{'es' * (self._micro != 1)} of an update, whose gradients have the scale {self.scale:g}"
+            after = "step.update()" if self._by_hand else f"the last of {self._accumulate} calls of the step"
+            raise Error(f"the loss scale cannot change behind {what}: load it before the first of them, or after {after}")
+        self._scaler.resume(float(state["scale"]), int(state["growth_tracker"]))
 
     def explain(self) -> StepReport:
         """The programs that were compiled, their precision, what was checked, and what the step holds."""

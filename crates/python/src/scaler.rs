@@ -47,10 +47,20 @@ impl Scaler {
         (state.scale, state.counter)
     }
 
-    /// Goes on from a state that was read before.
-    fn resume(&self, scale: f64, counter: u32) {
-        let mut state = self.locked();
-        *state = ScalerState { scale, counter, ..*state };
+    /// Goes on from a state that was read before; HW-R004 for a scale by which nothing can be multiplied and divided again.
+    fn resume(&self, py: Python, scale: f64, counter: u32) -> PyResult<()> {
+        guarded(py, || {
+            if !(scale.is_finite() && scale > 0.0) {
+                let message = format!(
+                    "the loss scale is {scale}: it is a finite number above 0, as state_dict returns it; load such a one, or none \
+                     to begin with that of the settings"
+                );
+                return Err(Failure::new("HW-R004", message));
+            }
+            let mut state = self.locked();
+            *state = ScalerState { scale, counter, ..*state };
+            Ok(())
+        })
     }
 
     /// Notes a step: whether a gradient was not finite, and the largest magnitude of one, without the scale.
