@@ -181,7 +181,8 @@ enum Task {
     /// Logits are output `logits`, with classes along its dimension `dim`.
     Classes { labels: String, logits: usize, dim: usize, count: usize, tokens: bool, single: bool },
     /// Output `output` is the number that the input holds, or one for each sample and the logit of its class.
-    Numbers { labels: String, output: usize, single: bool },
+    /// `ids`: the input holds integers, which are numbers of classes and no quantities.
+    Numbers { labels: String, output: usize, single: bool, ids: bool },
 }
 
 impl Scorer {
@@ -275,7 +276,8 @@ impl Scorer {
                 }
                 _ => return None,
             },
-            Some(Task::Numbers { labels, single, .. }) => match metric {
+            Some(Task::Numbers { labels, single, ids, .. }) => match metric {
+                Mse | Mae | R2 if *ids => format!("{labels} are integers, which are classes, and no numbers"),
                 TopK | Perplexity => format!("{labels} are numbers, and no classes"),
                 _ if !single && !is(&[Mse, Mae, R2]) => format!("{labels} are several numbers of a sample"),
                 _ => return None,
@@ -348,8 +350,7 @@ impl Scorer {
                 let areas = if single && count == 2 { self.ranking.finish() } else { None };
                 [s.roc_auc, s.pr_auc] = areas.map_or([None; 2], |areas| areas.map(Some));
             }
-            Some(Task::Numbers { labels, single, .. }) => {
-                s.labels = Some(labels);
+            Some(Task::Numbers { labels, single, ids, .. }) => {
                 let numbers = self.numbers.finish();
                 match single && !self.binary.other && self.numbers.count > 0.0 {
                     true => {
@@ -357,8 +358,14 @@ impl Scorer {
                         let areas = self.ranking.finish();
                         [s.roc_auc, s.pr_auc] = areas.map_or([None; 2], |areas| areas.map(Some));
                     }
+                    false if ids => s.notes.push(format!(
+                        "nothing but the loss is measured: {labels} are integers beyond 0 and 1, which are classes, and the \
+                         output has one number for each sample, and no logits; for errors of numbers the model takes \
+                         {labels} as floats"
+                    )),
                     false => s.regression = Some(numbers),
                 }
+                s.labels = Some(labels);
             }
             None => s.notes.push(
                 "nothing but the loss is measured: no output fits an input with the truth; name it with --labels, in \
@@ -380,7 +387,7 @@ fn task(name: &str, ty: &TensorType, outputs: &[TensorType]) -> Option<Task> {
         let alike = |o: &TensorType| single(o) && single(ty) && o.shape[0] == ty.shape[0];
         let same = behind_loss().find(|(_, o)| o.shape == ty.shape);
         let output = same.or_else(|| behind_loss().find(|(_, o)| alike(o)))?.0;
-        return Some(Task::Numbers { labels, output, single: single(ty) });
+        return Some(Task::Numbers { labels, output, single: single(ty), ids: false });
     }
     let rank = ty.shape.rank();
     let classes =
@@ -406,7 +413,7 @@ fn task(name: &str, ty: &TensorType, outputs: &[TensorType]) -> Option<Task> {
     // Labels 0 and 1 beside one logit of each sample.
     let one = |o: &TensorType| o.shape.first() == ty.shape.first() && o.shape[1..].iter().all(|n| *n == 1);
     let number = || behind_loss().find(|(_, o)| rank == 1 && o.shape.rank() > 0 && one(o));
-    classes.or_else(|| Some(Task::Numbers { labels, output: number()?.0, single: true }))
+    classes.or_else(|| Some(Task::Numbers { labels, output: number()?.0, single: true, ids: true }))
 }
 
 /// Standard error of a mean over batches, each with its samples as its weight. `None` for fewer than two
@@ -557,6 +564,16 @@ mod tests {
     }
 
     #[test]
+    fn integers_beside_one_number_are_no_quantities() {
+        // As the losses of samples, which a model returns beside its own.
+        let s = score(ints(&[4], &[0, 1, 2, 3]), float(&[4], &[0.5, 0.25, 1.0, 2.0]), 1.0);
+        assert_eq!((s.regression, s.accuracy, s.labels.as_deref()), (None, None, Some("labels")));
+        assert!(s.notes.len() == 1 && s.notes[0].contains("labels are integers beyond 0 and 1"), "{s:?}");
+        let s = score(float(&[4], &[0.0, 1.0, 2.0, 3.0]), float(&[4], &[0.5, 0.25, 1.0, 2.0]), 1.0);
+        assert!(s.regression.is_some() && s.notes.is_empty(), "{s:?}");
+    }
+
+    #[test]
     fn named_labels_must_fit() {
         let ty = |dtype, shape: &[usize]| TensorType::new(dtype, shape);
         let inputs = [("a".to_string(), ty(DType::I64, &[4])), ("b".to_string(), ty(DType::I64, &[4]))];
@@ -594,6 +611,11 @@ mod tests {
                 ty(float, &[4]),
                 ty(float, &[4]),
                 vec![Accuracy, Precision, Recall, F1, Iou, RocAuc, PrAuc, LogLoss, Mse, Mae, R2],
+            ),
+            (
+                ty(int, &[4]),
+                ty(float, &[4]),
+                vec![Accuracy, Precision, Recall, F1, Iou, RocAuc, PrAuc, LogLoss],
             ),
             (ty(int, &[4]), ty(float, &[3]), vec![]),
         ] {
