@@ -3,7 +3,7 @@
 
 use super::super::Mapped;
 use super::block::{Block, Fault, GROUP, Kind, NULL, too_large};
-use super::format::{Field, Format};
+use super::format::{Field, Format, Words};
 use arrow_array::types::*;
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, cast::AsArray};
 use arrow_buffer::Buffer;
@@ -157,16 +157,21 @@ impl Format for Arrow {
         Ok(Rows::new(self.array(group, leaf)?).range(0)?.len())
     }
 
-    fn words(&self, group: usize, leaf: usize, _rows: usize) -> Result<Vec<String>, Fault> {
+    fn words(&self, group: usize, leaf: usize, _rows: usize, words: &mut Words) -> Result<(), Fault> {
         let array = self.array(group, leaf)?;
         if let Some(row) = (0..array.len()).find(|&row| array.is_null(row)) {
             return Err(Fault::at(row, NULL));
         }
         let none = || Fault { row: None, message: "holds no strings".into() };
-        let Some(dictionary) = array.as_any_dictionary_opt() else { return strings(&array).ok_or_else(none) };
-        let values = strings(dictionary.values()).ok_or_else(none)?;
-        let word = |key: usize| values.get(key).cloned().ok_or_else(none);
-        dictionary.normalized_keys().into_iter().map(word).collect()
+        let Some(dictionary) = array.as_any_dictionary_opt() else {
+            return strings(&array, &mut |word| words.push(word)).ok_or_else(none);
+        };
+        let mut values = Vec::new();
+        strings(dictionary.values(), &mut |word| values.push(word.to_string())).ok_or_else(none)?;
+        for key in dictionary.normalized_keys() {
+            words.push(values.get(key).ok_or_else(none)?);
+        }
+        Ok(())
     }
 }
 
@@ -179,15 +184,16 @@ fn is_text(ty: &DataType) -> bool {
     }
 }
 
-/// The strings of an array of them; a null is an empty one.
-fn strings(array: &ArrayRef) -> Option<Vec<String>> {
-    let own = |s: Option<&str>| s.unwrap_or_default().to_string();
-    Some(match array.data_type() {
-        DataType::Utf8 => array.as_string::<i32>().iter().map(own).collect(),
-        DataType::LargeUtf8 => array.as_string::<i64>().iter().map(own).collect(),
-        DataType::Utf8View => array.as_string_view().iter().map(own).collect(),
+/// Calls `each` with the strings of an array of them, a null being an empty one; `None` where it holds others.
+fn strings(array: &ArrayRef, each: &mut dyn FnMut(&str)) -> Option<()> {
+    let mut own = |s: Option<&str>| each(s.unwrap_or_default());
+    match array.data_type() {
+        DataType::Utf8 => array.as_string::<i32>().iter().for_each(&mut own),
+        DataType::LargeUtf8 => array.as_string::<i64>().iter().for_each(&mut own),
+        DataType::Utf8View => array.as_string_view().iter().for_each(&mut own),
         _ => return None,
-    })
+    }
+    Some(())
 }
 
 /// Calls `leaf` with the place of each column that is no struct, in the structs of `ty`.

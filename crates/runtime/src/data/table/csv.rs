@@ -3,18 +3,19 @@
 
 use super::super::Mapped;
 use super::block::{Block, Fault, Kind, NULL};
-use super::format::{Field, Format};
+use super::format::{Field, Format, Words};
 use headwater_core::DType;
-use std::collections::HashMap;
 use std::sync::Arc;
+
+/// Columns of the widest file that is read: each takes memory of its own, however few bytes the file has of it.
+const COLUMNS: usize = 1 << 16;
 
 /// A column's cells.
 enum Cells {
     Integers(Vec<i64>),
     Floats(Vec<f64>),
     Bools(Vec<bool>),
-    /// Numbers of words.
-    Words(Vec<u32>, Vec<String>),
+    Words(Words),
     /// All of them are empty.
     Empty,
 }
@@ -59,7 +60,14 @@ impl Csv {
         };
         let wrong = |e: csv::Error| format!("is no table of text: {e}");
         let mut first = reader();
-        let names: Vec<String> = first.headers().map_err(wrong)?.iter().map(str::to_string).collect();
+        let names = first.headers().map_err(wrong)?;
+        if names.len() > COLUMNS {
+            return Err(format!(
+                "has {} columns, and of text at most {COLUMNS} are read: leave some out",
+                names.len()
+            ));
+        }
+        let names: Vec<String> = names.iter().map(str::to_string).collect();
         if names.iter().all(|n| n.is_empty()) {
             return Err("is empty".into());
         }
@@ -85,15 +93,14 @@ impl Csv {
             May { integer: true, .. } => Cells::Integers(Vec::with_capacity(rows)),
             May { float: true, .. } => Cells::Floats(Vec::with_capacity(rows)),
             May { bool: true, .. } => Cells::Bools(Vec::with_capacity(rows)),
-            _ => Cells::Words(Vec::with_capacity(rows), Vec::new()),
+            _ => Cells::Words(Words::default()),
         };
         let column = |(name, may): (String, &May)| Text { name, cells: cells(may), empty: Vec::new() };
         let mut columns: Vec<Text> = names.into_iter().zip(&may).map(column).collect();
-        let mut known: Vec<HashMap<String, u32>> = vec![HashMap::new(); columns.len()];
         let mut second = reader();
         let mut row = 0;
         while second.read_record(&mut record).map_err(wrong)? {
-            for ((column, cell), known) in columns.iter_mut().zip(&record).zip(&mut known) {
+            for (column, cell) in columns.iter_mut().zip(&record) {
                 if cell.is_empty() {
                     column.empty.push(row);
                 }
@@ -101,14 +108,7 @@ impl Csv {
                     Cells::Integers(all) => all.push(cell.parse().unwrap_or_default()),
                     Cells::Floats(all) => all.push(cell.parse().unwrap_or_default()),
                     Cells::Bools(all) => all.push(truth(cell).unwrap_or_default()),
-                    Cells::Words(all, words) => {
-                        let next = known.len() as u32;
-                        let number = *known.entry(cell.to_string()).or_insert_with(|| {
-                            words.push(cell.to_string());
-                            next
-                        });
-                        all.push(number);
-                    }
+                    Cells::Words(words) => words.push(cell),
                     Cells::Empty => {}
                 }
             }
@@ -187,12 +187,15 @@ impl Format for Csv {
         Err(Fault { row: None, message: "is no list of numbers".into() })
     }
 
-    fn words(&self, _: usize, leaf: usize, rows: usize) -> Result<Vec<String>, Fault> {
+    fn words(&self, _: usize, leaf: usize, _: usize, words: &mut Words) -> Result<(), Fault> {
         let column = &self.columns[leaf];
-        let Cells::Words(numbers, words) = &column.cells else {
-            return Err(Fault { row: None, message: "holds no strings".into() });
-        };
-        let word = |row: usize| self.present(column, row).map(|()| words[numbers[row] as usize].clone());
-        (0..rows).map(word).collect()
+        match (&column.cells, column.empty.first()) {
+            (Cells::Words(_), Some(&row)) => Err(Fault::at(row, NULL)),
+            (Cells::Words(own), None) => {
+                words.extend(&own.distinct, &own.rows);
+                Ok(())
+            }
+            _ => Err(Fault { row: None, message: "holds no strings".into() }),
+        }
     }
 }

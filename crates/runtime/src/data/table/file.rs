@@ -5,7 +5,7 @@ use super::arrow::Arrow;
 use super::block::{Block, Fault, Kind};
 use super::cache;
 use super::csv::Csv;
-use super::format::{Field, Format};
+use super::format::{Field, Format, Words};
 use super::parquet::Parquet;
 use crate::error::{Error, Result};
 use headwater_core::{DType, TensorType};
@@ -61,18 +61,18 @@ impl Table {
     }
 
     /// The strings of a column, of all rows.
-    pub(super) fn words(&self, leaf: usize) -> Result<Vec<String>> {
+    pub(super) fn words(&self, leaf: usize) -> Result<Words> {
         let name = &self.fields[leaf].path;
-        let mut all = Vec::new();
+        let mut all = Words::default();
         for (group, ends) in self.begins.windows(2).enumerate() {
-            let words = unless_panic(|| self.format.words(group, leaf, ends[1] - ends[0]));
-            let words = words.map_err(|m| Error::data(&self.path, format!("`{name}`: {m}")))?;
-            all.extend(words.map_err(|f| match f.row {
+            let done = unless_panic(|| self.format.words(group, leaf, ends[1] - ends[0], &mut all));
+            let done = done.map_err(|m| Error::data(&self.path, format!("`{name}`: {m}")))?;
+            done.map_err(|f| match f.row {
                 Some(row) => {
                     Error::data(&self.path, format!("`{name}` of row {} {}", ends[0] + row, f.message))
                 }
                 None => Error::data(&self.path, format!("`{name}`: {}", f.message)),
-            })?);
+            })?;
         }
         Ok(all)
     }

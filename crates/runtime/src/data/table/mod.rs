@@ -166,7 +166,7 @@ impl TableSettings {
                 let Some(at) = table.fields.iter().position(|f| f.words && f.path == *name) else { continue };
                 let words = found.entry(name.clone()).or_default();
                 if let ClassNames::Auto(_) = classes {
-                    words.extend(table.words(at)?);
+                    words.extend(table.words(at)?.distinct.iter().map(|w| w.to_string()));
                 }
             }
             if !auto && self.classes.keys().all(|name| found.contains_key(name)) {
@@ -200,11 +200,14 @@ fn no_strings(path: &Path, name: &str) -> Error {
 /// Labels of a column of strings: positions in the list of classes.
 fn labels(table: &Table, at: usize, name: &str, classes: &[String]) -> Result<Column> {
     let position: BTreeMap<&str, i64> = classes.iter().zip(0..).map(|(c, i)| (c.as_str(), i)).collect();
-    let mut bytes = Vec::new();
-    for (row, word) in table.words(at)?.iter().enumerate() {
-        let label = position.get(word.as_str()).ok_or_else(|| {
+    let words = table.words(at)?;
+    let labels: Vec<Option<&i64>> = words.distinct.iter().map(|word| position.get(&**word)).collect();
+    let mut bytes = Vec::with_capacity(8 * words.rows.len());
+    for (row, &word) in words.rows.iter().enumerate() {
+        let label = labels[word as usize].ok_or_else(|| {
             let message = format!(
-                "`{name}` of row {row} is \"{word}\", which is none of its [classes] in {FILE}: {}",
+                "`{name}` of row {row} is \"{}\", which is none of its [classes] in {FILE}: {}",
+                words.distinct[word as usize],
                 classes.join(", ")
             );
             Error::data(&table.path, message)
@@ -279,9 +282,6 @@ pub(super) fn columns(
             others.push((name, format!("bytes, and [images] of a {FILE} does not name it")));
             continue;
         }
-        if columns.iter().any(|c| c.name == name) {
-            return Err(Error::data(path, format!("`{name}` stands in the file twice")));
-        }
         if let Some((sequence, dtype)) = settings.sequences.get(&name).filter(|s| s.packed).zip(dtype) {
             let wants = wanted(&name) || sequence.next.as_deref().is_some_and(wanted);
             columns.extend(packed(&table, at, name, dtype, sequence, field.list, wants)?);
@@ -321,6 +321,14 @@ pub(super) fn columns(
     unknown(&|name| columns.iter().any(|c| c.name == *name))?;
     for (name, parts) in &settings.vectors {
         columns.push(vector(path, name, parts, &columns)?);
+    }
+    let mut names = BTreeSet::new();
+    if let Some(twice) = columns.iter().find(|c| !names.insert(c.name.as_str())) {
+        let message = format!(
+            "has two columns `{}`, those counted that {FILE} makes by [vectors], `mask` and `next`: rename one of them",
+            twice.name
+        );
+        return Err(Error::data(path, message));
     }
     if columns.is_empty() {
         let others: Vec<String> =

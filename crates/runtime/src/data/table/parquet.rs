@@ -2,7 +2,7 @@
 
 use super::super::Mapped;
 use super::block::{Block, Fault, GROUP, Kind, NULL, too_large};
-use super::format::{Field, Format};
+use super::format::{Field, Format, Words};
 use super::source::Source;
 use headwater_core::DType;
 use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
@@ -73,22 +73,20 @@ impl Format for Parquet {
         first_length(self.0.get_row_group(group)?.as_ref(), leaf)
     }
 
-    fn words(&self, group: usize, leaf: usize, rows: usize) -> Result<Vec<String>, Fault> {
+    fn words(&self, group: usize, leaf: usize, rows: usize, words: &mut Words) -> Result<(), Fault> {
         let group = self.0.get_row_group(group)?;
         let ColumnReader::ByteArrayColumnReader(r) = reader(group.as_ref(), leaf)? else {
             return Err(Fault { row: None, message: "holds no strings".into() });
         };
-        let mut all = Vec::new();
         let mut bytes = 0;
         each(r, group.as_ref(), leaf, rows, |row, values| {
             for value in values {
                 bytes += value.len();
                 let text = std::str::from_utf8(value.data()).map_err(|_| Fault::at(row, "is no UTF-8"))?;
-                all.push(text.to_string());
+                words.push(text);
             }
             if bytes > GROUP { Err(Fault::at(row, too_large())) } else { Ok(()) }
-        })?;
-        Ok(all)
+        })
     }
 }
 

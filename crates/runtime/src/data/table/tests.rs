@@ -235,6 +235,55 @@ fn bytes_are_images_where_the_settings_say_so() {
 }
 
 #[test]
+fn a_text_of_too_many_columns_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("wide.csv");
+    let write = |columns: usize| std::fs::write(&path, vec!["a"; columns].join(",") + "\n").unwrap();
+    write(65_537);
+    let message = said(&path);
+    for words in ["wide.csv", "has 65537 columns", "at most 65536"] {
+        assert!(message.contains(words), "{message}");
+    }
+    write(65_536);
+    let map = Arc::new(Mapped::open(&path).unwrap());
+    assert_eq!(Table::open(&path, &map).unwrap().fields.len(), 65_536);
+}
+
+#[test]
+fn strings_are_kept_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.csv");
+    std::fs::write(&path, "c,d\nx,p\n\"y, z\",q\nx,\ny,q\n").unwrap();
+    let table = Table::open(&path, &Arc::new(Mapped::open(&path).unwrap())).unwrap();
+    let words = table.words(0).unwrap();
+    let distinct: Vec<&str> = words.distinct.iter().map(|w| &**w).collect();
+    assert_eq!((distinct, &words.rows[..]), (vec!["x", "y, z", "y"], &[0, 1, 0, 2][..]));
+    let missing = table.words(1).map(drop).unwrap_err().to_string();
+    assert!(missing.contains("`d` of row 2 is null"), "{missing}");
+}
+
+#[test]
+fn two_tensors_of_one_name_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.csv");
+    let both = |header: &str, settings: &str, twice: &str| {
+        std::fs::write(&path, format!("{header}\n1,2,3,x,y\n4,5,6,y,x\n")).unwrap();
+        std::fs::write(dir.path().join(FILE), settings).unwrap();
+        let message = said(dir.path());
+        assert!(message.contains(&format!("a.csv: has two columns `{twice}`")), "{message}");
+    };
+    both("a,b,v,c,d", "[vectors]\nv = [\"a\", \"b\"]", "v");
+    both("a,b,v,c,c", "[classes]\nc = [\"x\", \"y\"]\n[vectors]\nw = [\"a\", \"b\"]", "c");
+    both("a,b,v,c,d", "[classes]\nc = \"auto\"\n[vectors]\nc = [\"a\", \"b\"]", "c");
+    both("a,a,v,c,d", "", "a");
+    let path = dir.path().join("b.parquet");
+    lists(&path);
+    let settings = "files = [\"b.parquet\"]\n[sequences.ids]\nlength = 3\npad = 0\nmask = \"ids\"";
+    std::fs::write(dir.path().join(FILE), settings).unwrap();
+    assert!(said(dir.path()).contains("b.parquet: has two columns `ids`"), "{}", said(dir.path()));
+}
+
+#[test]
 fn a_file_that_is_cut_off_anywhere_is_a_message() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.parquet");
