@@ -24,6 +24,7 @@ pub mod scaler;
 pub mod schedule;
 pub mod score;
 pub mod session;
+mod together;
 pub mod trainer;
 
 pub use average::Average;

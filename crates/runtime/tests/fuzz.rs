@@ -249,7 +249,7 @@ fn checkpoints() {
             let mut manifest: Value = serde_json::from_slice(&files[4]).unwrap();
             let hash: String = Sha256::digest(&files[changed]).iter().map(|b| format!("{b:02x}")).collect();
             manifest["files"][names[changed]] =
-                serde_json::json!({ "bytes": files[changed].len(), "sha256": hash });
+                serde_json::json!({ "bytes": files[changed].len(), "pieces": [hash] });
             files[4] = manifest.to_string().into_bytes();
         }
         for (name, bytes) in names.iter().zip(&files) {

@@ -6,38 +6,45 @@
 //! | `state.safetensors` | moments as `exp_avg.<parameter>`, buffers that are not persistent |
 //! | `ema.safetensors` | where the settings ask for it: the model's file with averaged parameters, in f32 or wider |
 //! | `progress.json` | steps done, optimizer steps applied, loss scales, what evaluations have shown, settings |
-//! | `manifest.json` | size and SHA-256 of each of these |
+//! | `manifest.json` | size of each of these, and SHA-256 of each piece of 8 MiB |
 //!
-//! A checkpoint is written under another name, brought to disk file by file, and then renamed, which is
+//! The files are the same whatever the number of ranks that write them ([`share`]). Those of format 1, which had one hash for
+//! each file, are still read. A checkpoint is written under another name, brought to disk file by file, and then renamed, which is
 //! atomic. A kill or a full disk at any moment leaves the earlier checkpoints whole, and whatever else is
 //! left is removed by the next run. A damaged checkpoint is renamed to `damaged-step-<n>`. A run that cannot
 //! go on saves `diverged-step-<n>`. Neither is resumed from, nor ever removed. `best-step-<n>` is that of the
 //! best evaluation, of which there is one.
 
 mod file;
+mod manifest;
 mod name;
+mod pieces;
+mod saved;
+mod share;
 mod space;
 
 use crate::average::Average;
 use crate::config::TrainConfig;
 use crate::course::Course;
-use crate::data::Dataset;
 use crate::error::{Error, Result};
 use crate::session::{ModelTensor, Session};
-use file::{Create, Entry, Written, write_json, write_tensors};
-use headwater_core::TensorType;
+use crate::together::all;
+use file::{Disk, Entry, write_json};
 use headwater_core::graph::InputRole;
+use headwater_core::ranks::Transport;
 use headwater_core::train::StateKey;
+use manifest::{Manifest, Written};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use name::written;
 use name::{BEST, DAMAGED, DIVERGED, LOCK, REPLACED, TEMPORARY};
+pub use saved::Checkpoint;
+pub(crate) use share::{Ask, follow};
 
-const FORMAT: &str = "headwater-checkpoint-1";
 const MODEL: &str = "model.safetensors";
 const STATE: &str = "state.safetensors";
 /// Weights averaged over the run, if its settings ask for them.
@@ -63,33 +70,13 @@ pub struct Progress {
     pub config: TrainConfig,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Manifest {
-    format: String,
-    step: u64,
-    files: BTreeMap<String, Written>,
-}
-
-/// The beginning of manifests of all formats.
-#[derive(Deserialize)]
-struct Format {
-    format: String,
-}
-
 /// A directory of checkpoints, used by one run at a time.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
     keep: usize,
     _lock: File,
-    create: Create,
-}
-
-/// A checkpoint whose files have been found whole.
-#[derive(Clone, Debug)]
-pub struct Checkpoint {
-    path: PathBuf,
-    progress: Progress,
+    disk: Disk,
 }
 
 /// Findings of resuming.
@@ -122,6 +109,18 @@ impl Store {
     /// `Checkpoint` if there is no checkpoint or none is whole, `Version` if the newest is of another
     /// version, `Io`.
     pub fn resume(dir: &Path, keep: usize) -> Result<(Store, Found)> {
+        Store::resume_with(dir, keep, None)
+    }
+
+    /// The same with other ranks that read the checkpoint too, each its part; they call [`follow`].
+    ///
+    /// # Errors
+    /// As [`Store::resume`]; `Ranks` if another rank cannot read its part.
+    pub(crate) fn resume_with(
+        dir: &Path,
+        keep: usize,
+        ranks: Option<&Arc<dyn Transport>>,
+    ) -> Result<(Store, Found)> {
         let nothing =
             || Error::checkpoint(dir, "there is no checkpoint to resume; to begin a run, do not resume");
         if !dir.is_dir() {
@@ -131,7 +130,7 @@ impl Store {
         let mut found = Found { checkpoint: None, damaged: Vec::new() };
         let mut why = None;
         for (_, path) in store.list()?.into_iter().rev() {
-            match Checkpoint::open(&path) {
+            match Checkpoint::open_with(&path, ranks) {
                 Ok(c) => {
                     found.checkpoint = Some(c);
                     break;
@@ -219,7 +218,7 @@ impl Store {
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        let store = Store { dir: dir.to_owned(), keep: keep.max(1), _lock: lock, create: Create::default() };
+        let store = Store { dir: dir.to_owned(), keep: keep.max(1), _lock: lock, disk: Disk::default() };
         // Left behind by a run that was killed while saving or removing.
         for (name, path) in entries(dir)?.into_iter().filter(|(_, path)| path.is_dir()) {
             if name.starts_with(TEMPORARY) {
@@ -304,31 +303,57 @@ impl Store {
 
     fn save_as(&self, name: &str, state: Snapshot) -> Result<PathBuf> {
         let end = self.dir.join(name);
-        self.room(state.session, state.average)?;
         let temporary = self.temporary(&end);
-        if let Err(e) = self.write(state, &temporary) {
+        let saved = self.write(state, &temporary, &end);
+        if saved.is_err() {
             // Files written so far only take space; the error counts, not whether this succeeds.
             let _ = fs::remove_dir_all(&temporary);
-            return Err(match e {
-                Error::Io { cause, .. } if cause.kind() == std::io::ErrorKind::StorageFull => {
-                    let advice = "the checkpoints before are whole; make room and resume";
-                    Error::checkpoint(&end, format!("cannot be saved, the disk is full: {advice}"))
-                }
-                e => e,
-            });
         }
+        saved.map(|()| end)
+    }
+
+    /// Writes a checkpoint to `dir`, and renames it to `end`.
+    fn write(&self, state: Snapshot, dir: &Path, end: &Path) -> Result<()> {
+        let begun = self.room(state.session, state.average).and_then(|()| {
+            (self.disk.before)("make the directory");
+            fs::create_dir(dir).map_err(|e| full(Error::io(dir)(e), end))
+        });
+        let files = share::write(self.disk, state, begun.map(|()| Some(dir.to_owned())));
+        let finished =
+            self.finish(state.progress, files.map_err(|e| full(e, end))?, dir, end).map_err(|e| full(e, end));
+        match state.ranks {
+            None => finished,
+            Some(ranks) => all(ranks, finished, |m| Error::checkpoint(end, m)).map(drop),
+        }
+    }
+
+    /// Writes what one rank writes alone, and gives the checkpoint its name.
+    fn finish(
+        &self,
+        progress: &Progress,
+        mut files: BTreeMap<String, Written>,
+        dir: &Path,
+        end: &Path,
+    ) -> Result<()> {
+        files.insert(PROGRESS.to_string(), write_json(self.disk, &dir.join(PROGRESS), progress)?);
+        write_json(self.disk, &dir.join(MANIFEST), &Manifest::new(progress.step, self.disk.piece, files))?;
+        sync_dir(dir)?;
         // One of the same step stays until the new one stands in its place, whatever happens in between.
+        let name = end.file_name().unwrap_or_default().to_string_lossy();
         let before = self.dir.join(format!("{REPLACED}{name}"));
         let replaces = end.exists();
         if replaces {
-            fs::rename(&end, &before).map_err(Error::io(&end))?;
+            (self.disk.before)("rename the old");
+            fs::rename(end, &before).map_err(Error::io(end))?;
         }
-        fs::rename(&temporary, &end).map_err(Error::io(&end))?;
+        (self.disk.before)("rename the new");
+        fs::rename(dir, end).map_err(Error::io(end))?;
+        (self.disk.before)("sync the names");
         sync_dir(&self.dir)?;
         if replaces {
             self.remove(&before)?;
         }
-        Ok(end)
+        Ok(())
     }
 
     fn temporary(&self, of: &Path) -> PathBuf {
@@ -341,6 +366,7 @@ impl Store {
     fn remove(&self, path: &Path) -> Result<()> {
         let mut gone = self.temporary(path).into_os_string();
         gone.push("-removed");
+        (self.disk.before)("remove");
         fs::rename(path, &gone).map_err(Error::io(path))?;
         let gone = Path::new(&gone);
         match fs::symlink_metadata(gone).is_ok_and(|m| m.is_dir()) {
@@ -349,22 +375,32 @@ impl Store {
         }
         .map_err(Error::io(path))
     }
+}
 
-    fn write(&self, Snapshot { session, progress, average }: Snapshot, dir: &Path) -> Result<()> {
-        fs::create_dir(dir).map_err(Error::io(dir))?;
-        let mut files = BTreeMap::new();
-        for (name, entries) in contents(session, average) {
-            let written = write_tensors(self.create, &dir.join(name), entries, |source| match source {
-                Source::Tensor(t) => session.read(t),
-                Source::Moment(key) => session.read_moment(key),
-                Source::Average(i) => Ok(average.map(|a| a.bytes(*i)).unwrap_or_default()),
-            })?;
-            files.insert(name.to_string(), written);
+/// Writes this rank's part of a checkpoint that rank 0 saves.
+///
+/// # Errors
+/// As [`Store::save`]; all ranks end together, and rank 0 says why.
+pub(crate) fn assist(state: Snapshot) -> Result<()> {
+    assist_on(Disk::default(), state)
+}
+
+fn assist_on(disk: Disk, state: Snapshot) -> Result<()> {
+    share::write(disk, state, Ok(None))?;
+    match state.ranks {
+        None => Ok(()),
+        Some(ranks) => all(ranks, Ok(()), |m| Error::checkpoint(Path::new("the checkpoint"), m)).map(drop),
+    }
+}
+
+/// Says what a full disk means for a run.
+fn full(e: Error, end: &Path) -> Error {
+    match e {
+        Error::Io { cause, .. } if cause.kind() == std::io::ErrorKind::StorageFull => {
+            let advice = "the checkpoints before are whole; make room and resume";
+            Error::checkpoint(end, format!("cannot be saved, the disk is full: {advice}"))
         }
-        files.insert(PROGRESS.to_string(), write_json(self.create, &dir.join(PROGRESS), progress)?);
-        let manifest = Manifest { format: FORMAT.into(), step: progress.step, files };
-        write_json(self.create, &dir.join(MANIFEST), &manifest)?;
-        sync_dir(dir)
+        e => e,
     }
 }
 
@@ -377,6 +413,8 @@ pub struct Snapshot<'a> {
     pub progress: &'a Progress,
     /// The averaged weights, where there are any.
     pub average: Option<&'a Average>,
+    /// The ranks that write it together, each its part; all have the same state.
+    pub ranks: Option<&'a dyn Transport>,
 }
 
 /// The place of the bytes of a saved tensor.
@@ -425,124 +463,6 @@ fn contents(session: &Session, average: Option<&Average>) -> Vec<(&'static str, 
     [(MODEL, model), (STATE, state)].into_iter().chain(averaged).collect()
 }
 
-impl Checkpoint {
-    /// Opens a checkpoint and verifies every file against its manifest.
-    ///
-    /// # Errors
-    /// `Checkpoint` if it is damaged, `Version` if it is whole but of another version, `Io` if the system
-    /// refuses.
-    pub fn open(path: &Path) -> Result<Checkpoint> {
-        let damaged = |m: String| Error::checkpoint(path, m);
-        let read = |name: &str| {
-            fs::read(path.join(name)).map_err(|e| match e.kind() {
-                std::io::ErrorKind::NotFound => damaged(format!("{name} is missing")),
-                _ => Error::io(&path.join(name))(e),
-            })
-        };
-        let foreign = |message: String| Error::Version { path: path.to_owned(), message };
-        let manifest = read(MANIFEST)?;
-        // The format first: the rest of another one may look otherwise.
-        let Format { format } =
-            serde_json::from_slice(&manifest).map_err(|e| damaged(format!("{MANIFEST}: {e}")))?;
-        if format != FORMAT {
-            return Err(foreign(format!("has format {format:?}, not {FORMAT:?}")));
-        }
-        let manifest: Manifest =
-            serde_json::from_slice(&manifest).map_err(|e| damaged(format!("{MANIFEST}: {e}")))?;
-        let average = manifest.files.contains_key(AVERAGE).then_some(AVERAGE);
-        for name in [MODEL, STATE, PROGRESS].into_iter().chain(average) {
-            let want = manifest
-                .files
-                .get(name)
-                .ok_or_else(|| damaged(format!("{MANIFEST} does not list {name}")))?;
-            let file = path.join(name);
-            let map = match crate::data::Mapped::open(&file) {
-                Err(Error::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => {
-                    return Err(damaged(format!("{name} is missing")));
-                }
-                opened => opened?,
-            };
-            let hash = file::hex(&Sha256::digest(map.bytes()));
-            if map.bytes().len() as u64 != want.bytes || hash != want.sha256 {
-                return Err(damaged(format!("{name} is not what was written: its size or SHA-256 differs")));
-            }
-        }
-        // It is what was written; settings that are not known here are another version's.
-        let progress: Progress =
-            serde_json::from_slice(&read(PROGRESS)?).map_err(|e| foreign(format!("{PROGRESS}: {e}")))?;
-        let named = path.file_name().map(|n| n.to_string_lossy());
-        let named = named.and_then(|n| name::step(n.strip_prefix(BEST).unwrap_or(&n)));
-        if [Some(manifest.step), Some(progress.step)] != [named; 2] || progress.applied > progress.step {
-            let (inside, applied) = (progress.step, progress.applied);
-            let message = format!(
-                "its files contradict each other: step {inside} in {PROGRESS}, with {applied} updates, and {} in \
-                 {MANIFEST}",
-                manifest.step
-            );
-            return Err(damaged(message));
-        }
-        Ok(Checkpoint { path: path.to_owned(), progress })
-    }
-
-    /// Its directory.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The position of the run.
-    pub fn progress(&self) -> &Progress {
-        &self.progress
-    }
-
-    /// Puts every tensor back into a session of the same model and optimizer.
-    ///
-    /// # Errors
-    /// `Checkpoint` if names, dtypes or shapes differ.
-    pub fn restore(&self, session: &mut Session) -> Result<()> {
-        for (file, entries) in contents(session, None) {
-            let data = Dataset::open(&self.path.join(file))?;
-            if data.columns().len() != entries.len() {
-                let (have, want) = (data.columns().len(), entries.len());
-                let message = format!("{file} has {have} tensors, this model and optimizer have {want}");
-                return Err(Error::checkpoint(&self.path, message));
-            }
-            for e in entries {
-                let bytes = self.tensor(&data, file, &e.name, &e.ty)?;
-                match &e.source {
-                    Source::Tensor(t) => session.write(t, bytes)?,
-                    Source::Moment(key) => session.write_moment(key, bytes)?,
-                    // Restored by itself, where the settings ask for it.
-                    Source::Average(_) => {}
-                }
-            }
-        }
-        session.set_applied(self.progress.applied);
-        Ok(())
-    }
-
-    /// Puts the averaged weights back. A checkpoint of a run without any leaves the average to begin anew.
-    ///
-    /// # Errors
-    /// `Checkpoint` if names, dtypes or shapes differ.
-    pub fn restore_average(&self, average: &mut Average) -> Result<()> {
-        let file = self.path.join(AVERAGE);
-        if !file.exists() {
-            return Ok(());
-        }
-        let data = Dataset::open(&file)?;
-        average.restore(|name, ty| Ok(self.tensor(&data, AVERAGE, name, ty)?.to_vec()))
-    }
-
-    fn tensor<'a>(&self, data: &'a Dataset, file: &str, name: &str, ty: &TensorType) -> Result<&'a [u8]> {
-        let refuse = |m: String| Error::checkpoint(&self.path, format!("{file}: {m}"));
-        let column = data.column(name).ok_or_else(|| refuse(format!("{name} is missing")))?;
-        if column.ty != *ty {
-            return Err(refuse(format!("{name} is {}, the model has {ty}", column.ty)));
-        }
-        Ok(column.bytes())
-    }
-}
-
 /// The contents of a directory, by name.
 fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut out = Vec::new();
@@ -583,3 +503,5 @@ fn sync_dir(dir: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_ranks;

@@ -4,10 +4,10 @@ use super::*;
 use crate::session::SessionModel;
 use headwater_core::{Builder, DType};
 use headwater_cpu::Cpu;
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::sync::Arc;
 
-fn session(value: f32) -> Session {
+pub(super) fn session(value: f32) -> Session {
     let mut b = Builder::new();
     b.parameter("w", DType::F32, &[300]);
     let graph = b.finish();
@@ -16,21 +16,21 @@ fn session(value: f32) -> Session {
     Session::new(Arc::new(Cpu::new(1)), SessionModel { graph: &graph, weights: &weights }, None).unwrap()
 }
 
-fn progress(step: u64) -> Progress {
+pub(super) fn progress(step: u64) -> Progress {
     let (scaler, course) = (Vec::new(), Course::default());
     Progress { step, applied: step, scaler, course, config: TrainConfig::default() }
 }
 
 fn snapshot<'a>(session: &'a Session, progress: &'a Progress) -> Snapshot<'a> {
-    Snapshot { session, progress, average: None }
+    Snapshot { session, progress, average: None, ranks: None }
 }
 
-fn value(session: &Session) -> f32 {
+pub(super) fn value(session: &Session) -> f32 {
     let bytes = session.read(&session.tensors()[0]).unwrap();
     f32::from_le_bytes(*bytes.last_chunk().unwrap())
 }
 
-fn names(dir: &Path) -> Vec<String> {
+pub(super) fn names(dir: &Path) -> Vec<String> {
     let mut all: Vec<String> =
         fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     all.retain(|name| name != LOCK);
@@ -56,7 +56,7 @@ fn the_last_ones_are_kept_and_the_newest_whole_one_is_found() {
     let resume = || Store::resume(dir.path(), 2);
     let (_, found) = resume().unwrap();
     let mut restored = session(0.0);
-    found.checkpoint.unwrap().restore(&mut restored).unwrap();
+    found.checkpoint.unwrap().restore(&mut restored, None).unwrap();
     assert_eq!(value(&restored), 4.0);
 
     // One flipped bit: the next older one counts; the damaged one stays until the run goes on, and then
@@ -173,7 +173,7 @@ fn one_of_another_version_is_no_damage() {
     let newer = dir.path().join("step-00000002");
     let manifest = fs::read_to_string(newer.join(MANIFEST)).unwrap();
     // A newer format, whose manifest may hold anything else.
-    fs::write(newer.join(MANIFEST), r#"{"format": "headwater-checkpoint-2", "files": []}"#).unwrap();
+    fs::write(newer.join(MANIFEST), r#"{"format": "headwater-checkpoint-3", "files": []}"#).unwrap();
     let refused = || Store::resume(dir.path(), 3).unwrap_err();
     assert_eq!(refused().code(), "HW-R009");
     // The same format with a setting that is not known yet, hashed as it is.
@@ -182,7 +182,7 @@ fn one_of_another_version_is_no_damage() {
     fs::write(newer.join(PROGRESS), &text).unwrap();
     let mut files: serde_json::Value = serde_json::from_str(&manifest).unwrap();
     files["files"][PROGRESS] =
-        serde_json::json!({ "bytes": text.len(), "sha256": file::hex(&Sha256::digest(&text)) });
+        serde_json::json!({ "bytes": text.len(), "pieces": [pieces::hex(&Sha256::digest(&text))] });
     fs::write(newer.join(MANIFEST), files.to_string()).unwrap();
     let e = refused();
     assert!(e.code() == "HW-R009" && e.to_string().contains("novelty"), "{e}");
@@ -201,7 +201,7 @@ fn a_checkpoint_that_is_replaced_is_never_missing() {
     fs::rename(&path, dir.path().join(".old-step-00000001")).unwrap();
     let (store, found) = Store::resume(dir.path(), 1).unwrap();
     let mut restored = session(0.0);
-    found.checkpoint.unwrap().restore(&mut restored).unwrap();
+    found.checkpoint.unwrap().restore(&mut restored, None).unwrap();
     assert_eq!((value(&restored), names(dir.path())), (2.0, vec!["step-00000001".to_string()]));
     drop(store);
     fs::create_dir(dir.path().join(".old-step-00000001")).unwrap();
@@ -216,11 +216,11 @@ fn a_full_disk_leaves_the_checkpoint_before_whole() {
     store.save(snapshot(&session(1.0), &progress(1))).unwrap();
     // The system's own file that is always full, in place of each file in turn.
     for full in [MODEL, STATE, PROGRESS, MANIFEST] {
-        store.create = match full {
-            MODEL => Create(|p| open_full(p, MODEL)),
-            STATE => Create(|p| open_full(p, STATE)),
-            PROGRESS => Create(|p| open_full(p, PROGRESS)),
-            _ => Create(|p| open_full(p, MANIFEST)),
+        store.disk.open = match full {
+            MODEL => |p| open_full(p, MODEL),
+            STATE => |p| open_full(p, STATE),
+            PROGRESS => |p| open_full(p, PROGRESS),
+            _ => |p| open_full(p, MANIFEST),
         };
         let e = store.save(snapshot(&session(2.0), &progress(2))).unwrap_err();
         assert!(
@@ -232,14 +232,14 @@ fn a_full_disk_leaves_the_checkpoint_before_whole() {
     drop(store);
     let (_, found) = Store::resume(dir.path(), 1).unwrap();
     let mut restored = session(0.0);
-    found.checkpoint.unwrap().restore(&mut restored).unwrap();
+    found.checkpoint.unwrap().restore(&mut restored, None).unwrap();
     assert_eq!(value(&restored), 1.0);
 }
 
-fn open_full(path: &Path, name: &str) -> std::io::Result<File> {
+pub(super) fn open_full(path: &Path, name: &str) -> std::io::Result<File> {
     match path.ends_with(name) {
         true => File::options().write(true).open("/dev/full"),
-        false => File::create_new(path),
+        false => (Disk::default().open)(path),
     }
 }
 
@@ -253,6 +253,6 @@ fn a_checkpoint_of_another_model_is_refused() {
     let weights = HashMap::from([("w".to_string(), vec![0; 299 * 4])]);
     let mut other =
         Session::new(Arc::new(Cpu::new(1)), SessionModel { graph: &graph, weights: &weights }, None).unwrap();
-    let e = Checkpoint::open(&path).unwrap().restore(&mut other).unwrap_err();
+    let e = Checkpoint::open(&path).unwrap().restore(&mut other, None).unwrap_err();
     assert!(e.to_string().contains("w is f32[300], the model has f32[299]"), "{e}");
 }

@@ -462,13 +462,37 @@ fn header_entries(bytes: &[u8]) -> usize {
 /// # Errors
 /// The fault of the file.
 pub fn safetensors_file(bytes: &[u8]) -> std::result::Result<safetensors::SafeTensors<'_>, String> {
+    check_entries(bytes)?;
+    safetensors::SafeTensors::deserialize(bytes).map_err(|e| e.to_string())
+}
+
+/// The header of a safetensors file of which only the beginning is there, and the place where it ends; `None` if it is not
+/// there yet. The tensors follow each other without gaps.
+///
+/// # Errors
+/// The fault of the header.
+pub(crate) fn safetensors_header(
+    bytes: &[u8],
+) -> std::result::Result<Option<(usize, safetensors::tensor::Metadata)>, String> {
+    let Some((length, rest)) = bytes.split_first_chunk::<8>() else { return Ok(None) };
+    let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    if length > MAX_HEADER {
+        return Err(format!("its header has {length} bytes, more than {MAX_HEADER}"));
+    }
+    let Some(header) = rest.get(..length) else { return Ok(None) };
+    check_entries(bytes)?;
+    let metadata = serde_json::from_slice(header).map_err(|e| e.to_string())?;
+    Ok(Some((8 + length, metadata)))
+}
+
+fn check_entries(bytes: &[u8]) -> std::result::Result<(), String> {
     let tensors = header_entries(bytes);
     if tensors > MAX_TENSORS {
         return Err(format!(
             "has {tensors} tensors, more than {MAX_TENSORS}: save samples in few tensors whose first dimension counts them"
         ));
     }
-    safetensors::SafeTensors::deserialize(bytes).map_err(|e| e.to_string())
+    Ok(())
 }
 
 fn safetensors_columns(path: &Path, map: &Arc<Mapped>) -> Result<Vec<Column>> {

@@ -21,7 +21,7 @@ pub use spans::Span;
 use world::World;
 
 use crate::average::Average;
-use crate::checkpoint::{Progress, Snapshot, Store};
+use crate::checkpoint::{Found, Progress, Snapshot, Store, assist};
 use crate::config::TrainConfig;
 use crate::data::{Dataset, Feeding, Loader, Order, Sampler, Shapes};
 use crate::error::{Error, Result};
@@ -115,15 +115,21 @@ impl<'a> Trainer<'a> {
         resume: bool,
     ) -> Result<Trainer<'a>> {
         let Some(world) = World::of(&*device) else {
-            return Trainer::prepared(device, model, rebind, config, resume, None);
+            let (mut trainer, found) = Trainer::prepared(device, model, rebind, config, resume, None)?;
+            trainer.restore(found)?;
+            return Ok(trainer);
         };
         world.at("prepares the run");
         let opened = world.open(&config, resume)?;
         let made = Trainer::prepared(device, model, rebind, config, resume, Some((world.clone(), opened)));
-        world.agreed(made)
+        let (made, found) = made.map_or_else(|e| (Err(e), None), |(trainer, found)| (Ok(trainer), found));
+        let mut trainer = world.agreed(made, Trainer::facts)?;
+        let restored = trainer.restore(found);
+        world.agreed(restored.map(|()| trainer), Trainer::beginnings)
     }
 
-    /// As [`Trainer::new`], on this rank alone; `ranks`: the others, and the checkpoints as they are opened.
+    /// As [`Trainer::new`], on this rank alone, without what was found to go on from; `ranks`: the others, and the checkpoints
+    /// as they are opened.
     fn prepared(
         device: Arc<dyn Device>,
         model: SessionModel,
@@ -131,13 +137,13 @@ impl<'a> Trainer<'a> {
         mut config: TrainConfig,
         resume: bool,
         ranks: Option<(World, Opened)>,
-    ) -> Result<Trainer<'a>> {
+    ) -> Result<(Trainer<'a>, Option<Found>)> {
         config.check(device.target())?;
         let (world, mut opened) = ranks.map_or((None, None), |(world, opened)| (Some(world), Some(opened)));
         if resume && opened.is_none() {
-            opened = Some(Opened::of(&config, true)?);
+            opened = Some(Opened::of(&config, true, None)?);
         }
-        let found = opened.as_mut().map_or(Ok(None), Opened::found)?;
+        let found = opened.as_mut().and_then(|o| o.found.take());
         if config.ranks.lanes.is_none() {
             let before = found.as_ref().and_then(|f| f.checkpoint.as_ref());
             let before = before.map(|c| c.progress().config.ranks.lanes());
@@ -191,40 +197,20 @@ impl<'a> Trainer<'a> {
         let rule = config.amp.rule(device.target())?;
         let mut settings = config.training(device.target())?;
         settings.mesh = world.as_ref().map_or(settings.mesh, World::mesh);
-        let mut session = Session::new(device, SessionModel { graph: &graph, ..model }, Some(settings))?;
-        let mut scaler = vec![rule.start()];
-        let (mut resumed, mut step) = (None, 0);
-        let mut course = Course::default();
-        let mut average = config.ema.map(|decay| Average::new(&session, decay));
+        let session = Session::new(device, SessionModel { graph: &graph, ..model }, Some(settings))?;
+        let average = config.ema.map(|decay| Average::new(&session, decay));
         let store = match opened {
             Some(opened) => opened.store,
-            None => Opened::of(&config, resume)?.store,
+            None => Opened::of(&config, resume, None)?.store,
         };
-        if let Some(found) = found {
-            if let Some(before) = found.checkpoint.as_ref().map(|c| &c.progress().scaler) {
-                scaler = rule.resumed(before);
-            }
-            if let Some(checkpoint) = &found.checkpoint {
-                let Progress { course: before, config: old, .. } = checkpoint.progress();
-                course = match old.eval.metric == config.eval.metric {
-                    true => before.clone(),
-                    false => before.clone().compared_anew(),
-                };
-                average.as_mut().map_or(Ok(()), |a| checkpoint.restore_average(a))?;
-            }
-            (resumed, step) = resume::resumption(&mut session, &config, steps, store.as_ref(), found)?;
-        }
-        if let Some(store) = &store {
-            store.room(&session, average.as_ref())?;
-        }
         let program = session.program()?;
         let several = config.batches().per_step() > 1;
         let running = if several { mutated(&graph, &session) } else { Vec::new() };
-        Ok(Trainer {
+        let trainer = Trainer {
             training: HashMap::from([(shapes.clone(), program)]),
             evaluation: HashMap::new(),
             counting: HashMap::new(),
-            saved: resumed.as_ref().map(|_| step),
+            saved: None,
             session,
             graph,
             rebind,
@@ -237,18 +223,39 @@ impl<'a> Trainer<'a> {
             running,
             store,
             average,
-            course,
+            course: Course::default(),
             recorder: None,
             measures: false,
+            scaler: vec![rule.start()],
             rule,
-            scaler,
             skipping: None,
             skipped: None,
-            step,
-            resumed,
+            step: 0,
+            resumed: None,
             world,
             agreed: [false; 2],
-        })
+        };
+        Ok((trainer, found))
+    }
+
+    /// Goes on from what was found, if anything was, and makes sure that there is room for the next checkpoint.
+    fn restore(&mut self, found: Option<Found>) -> Result<()> {
+        if let Some(found) = found {
+            if let Some(checkpoint) = &found.checkpoint {
+                let Progress { course, scaler, config: old, .. } = checkpoint.progress();
+                self.scaler = self.rule.resumed(scaler);
+                self.course = match old.eval.metric == self.config.eval.metric {
+                    true => course.clone(),
+                    false => course.clone().compared_anew(),
+                };
+            }
+            let (steps, store) = (self.steps(), self.store.as_ref());
+            let (session, average) = (&mut self.session, self.average.as_mut());
+            (self.resumed, self.step) =
+                resume::resumption(session, average, &self.config, steps, store, found)?;
+            self.saved = self.resumed.as_ref().map(|_| self.step);
+        }
+        self.store.as_ref().map_or(Ok(()), |store| store.room(&self.session, self.average.as_ref()))
     }
 
     /// Steps done.
@@ -334,8 +341,11 @@ impl<'a> Trainer<'a> {
                 return Err(if world.rank() == 0 { e } else { Error::AsRankZero });
             }
             // A checkpoint that cannot be written is no reason to try again; what has diverged is saved already.
-            if self.step > 0 && !matches!(e, Error::Checkpoint { .. } | Error::NotFinite { .. }) {
-                let saved = self.save(&mut tell, stop);
+            if self.step > 0
+                && !matches!(e, Error::Checkpoint { .. } | Error::NotFinite { .. } | Error::AsRankZero)
+            {
+                // The others do not know of it.
+                let saved = self.save_alone(&mut tell, stop);
                 let unsaved = |cause| Event::Warning { message: format!("the run is not saved: {cause}") };
                 // An observer that cannot be told does not hide the error that counts.
                 let _ = saved.or_else(|cause| tell(&unsaved(cause)));
@@ -406,7 +416,7 @@ impl<'a> Trainer<'a> {
                 // The step left everything as it was: what was learned before is kept.
                 Err(Error::NotFinite { step, detail, diverged }) => {
                     let saved = match diverged {
-                        false => self.save(tell, stop).map(|()| None)?,
+                        false => self.save_alone(tell, stop).map(|()| None)?,
                         true => self.save_diverged(tell, stop)?,
                     };
                     let saved = saved.map_or(String::new(), |path| {
@@ -455,11 +465,10 @@ impl<'a> Trainer<'a> {
             tell(&Event::Evaluation(evaluation.clone()))?;
             let (eval, shape) = (&self.config.eval, &self.config.schedule);
             let better = self.course.add(evaluation, eval, shape, self.schedule.lr);
-            if let (Some(store), true) = (&self.store, better && eval.keep_best) {
-                self.wait_for_room(tell, stop)?;
-                let progress = self.progress();
-                let path = store.save_best(self.snapshot(&progress))?;
-                tell(&Event::Checkpoint { step: self.step, path, best: true })?;
+            if better && eval.keep_best {
+                let saved = self.save_by(self.world.as_ref(), tell, stop, Store::save_best)?;
+                let step = self.step;
+                saved.map_or(Ok(()), |path| tell(&Event::Checkpoint { step, path, best: true }))?;
             }
         }
         Ok(evaluation)
@@ -504,15 +513,57 @@ impl<'a> Trainer<'a> {
         room::wait(room, patience, room::PAUSE, tell, stop)
     }
 
+    /// Saves the run, if it is not saved at this step; ranks do so together.
     fn save(&mut self, tell: &mut dyn FnMut(&Event) -> Result<()>, stop: &AtomicBool) -> Result<()> {
-        let Some(store) = self.store.as_ref().filter(|_| self.saved != Some(self.step)) else {
+        let world = self.world.clone();
+        self.save_with(world.as_ref(), tell, stop)
+    }
+
+    /// The same by one rank alone, of which others may know nothing.
+    fn save_alone(&mut self, tell: &mut dyn FnMut(&Event) -> Result<()>, stop: &AtomicBool) -> Result<()> {
+        self.save_with(None, tell, stop)
+    }
+
+    fn save_with(
+        &mut self,
+        world: Option<&World>,
+        tell: &mut dyn FnMut(&Event) -> Result<()>,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        if self.saved == Some(self.step) {
             return Ok(());
-        };
+        }
         self.at(|t| format!("saves the checkpoint of step {}", t.step));
-        self.wait_for_room(tell, stop)?;
-        let path = store.save(self.snapshot(&self.progress()))?;
+        let saved = self.save_by(world, tell, stop, Store::save)?;
         self.saved = Some(self.step);
-        tell(&Event::Checkpoint { step: self.step, path, best: false })
+        let step = self.step;
+        saved.map_or(Ok(()), |path| tell(&Event::Checkpoint { step, path, best: false }))
+    }
+
+    /// Saves by a function of the store, with the ranks of `world`: rank 0 has the store, if there is one, and says where the
+    /// checkpoint is.
+    fn save_by(
+        &self,
+        world: Option<&World>,
+        tell: &mut dyn FnMut(&Event) -> Result<()>,
+        stop: &AtomicBool,
+        save: fn(&Store, Snapshot) -> Result<PathBuf>,
+    ) -> Result<Option<PathBuf>> {
+        if self.config.checkpoint.dir.is_none() {
+            return Ok(None);
+        }
+        let ready = self.wait_for_room(tell, stop);
+        match world {
+            None => ready?,
+            Some(world) => drop(world.all(ready, |m| Error::checkpoint(Path::new("the checkpoint"), m))?),
+        }
+        let progress = self.progress();
+        let snapshot = Snapshot { ranks: world.map(World::transport), ..self.snapshot(&progress) };
+        match (&self.store, world) {
+            (Some(store), _) => save(store, snapshot).map(Some),
+            (None, Some(_)) => assist(snapshot).map(|()| None),
+            (None, None) => Ok(None),
+        }
     }
 
     fn progress(&self) -> Progress {
@@ -527,7 +578,7 @@ impl<'a> Trainer<'a> {
 
     fn snapshot<'b>(&'b self, progress: &'b Progress) -> Snapshot<'b> {
         let average = self.average.as_ref().filter(|a| a.begun());
-        Snapshot { session: &self.session, progress, average }
+        Snapshot { session: &self.session, progress, average, ranks: None }
     }
 
     /// Saves parameters from which no further step can be made, apart from the checkpoints of the run:

@@ -1,31 +1,31 @@
 //! A run that goes on from a checkpoint, and differences of its settings from the checkpoint's.
 
 use super::Event;
+use crate::average::Average;
 use crate::checkpoint::{Found, Store};
 use crate::config::TrainConfig;
 use crate::error::{Error, Result};
 use crate::session::Session;
-use std::path::PathBuf;
+use headwater_core::ranks::Transport;
+use std::sync::Arc;
 
 /// The directory of checkpoints as a run opens it.
 #[derive(Default)]
 pub(super) struct Opened {
     /// Absent where nothing is saved, or another rank does.
     pub store: Option<Store>,
-    /// Findings of resuming.
+    /// Findings of resuming, of this rank or of the one that has the checkpoints.
     pub found: Option<Found>,
-    /// The checkpoint to restore that another rank has found.
-    pub path: Option<PathBuf>,
 }
 
 impl Opened {
-    /// Opens the directory that the settings name, if they name one.
-    pub fn of(config: &TrainConfig, resume: bool) -> Result<Opened> {
+    /// Opens the directory that the settings name, if they name one. `ranks`: others that read the checkpoint too.
+    pub fn of(config: &TrainConfig, resume: bool, ranks: Option<&Arc<dyn Transport>>) -> Result<Opened> {
         let keep = config.checkpoint.keep;
         match (&config.checkpoint.dir, resume) {
             (Some(dir), true) => {
-                let (store, found) = Store::resume(dir, keep)?;
-                Ok(Opened { store: Some(store), found: Some(found), path: None })
+                let (store, found) = Store::resume_with(dir, keep, ranks)?;
+                Ok(Opened { store: Some(store), found: Some(found) })
             }
             (Some(dir), false) => Ok(Opened { store: Some(Store::create(dir, keep)?), ..Opened::default() }),
             (None, true) => Err(Error::config("checkpoint.dir", "must name the directory to resume from")),
@@ -38,6 +38,7 @@ impl Opened {
 /// the settings then.
 pub(super) fn resumption(
     session: &mut Session,
+    average: Option<&mut Average>,
     config: &TrainConfig,
     steps: u64,
     store: Option<&Store>,
@@ -50,7 +51,7 @@ pub(super) fn resumption(
             format!("has done {step} steps, but the run has only {steps}: ask for more, or begin anew");
         return Err(Error::checkpoint(checkpoint.path(), message));
     }
-    checkpoint.restore(session)?;
+    checkpoint.restore(session, average)?;
     // Only now it is known that the run goes on from here.
     let damaged = store.map_or(Ok(Vec::new()), |store| store.set_aside(&found.damaged))?;
     let changed = changes(&checkpoint.progress().config, config);

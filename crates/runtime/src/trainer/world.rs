@@ -2,18 +2,17 @@
 //! and that the one which has the checkpoints speaks for all.
 
 use super::{Opened, Trainer};
-use crate::checkpoint::{Checkpoint, Found};
+use crate::checkpoint::{Ask, Found, follow};
 use crate::config::TrainConfig;
 use crate::data::Feeding;
 use crate::error::{Error, Result};
 use crate::session::{Session, Underflow};
+use crate::together;
 use headwater_core::device::Device;
-use headwater_core::diagnostic::Code;
-use headwater_core::ranks::{Exchange, Mesh, Transport, exchanged, lanes_of};
+use headwater_core::ranks::{Mesh, Transport, lanes_of};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Samples that are compared when ranks begin, at equal distances through the data.
@@ -38,14 +37,7 @@ pub(super) struct Told {
 }
 
 /// Facts in which ranks must not differ, the most fundamental first: each with its name.
-type Facts = Vec<(String, String)>;
-
-/// A checkpoint that rank 0 has found, for the others.
-#[derive(Serialize, Deserialize)]
-struct Shown {
-    checkpoint: Option<PathBuf>,
-    error: Option<String>,
-}
+pub(super) type Facts = Vec<(String, String)>;
 
 impl World {
     /// The ranks that a device reaches; `None` for a device alone.
@@ -87,45 +79,58 @@ impl World {
 
     /// The numbers that each rank contributes, in their order.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, own: &T) -> Result<Vec<T>> {
-        let strange = |rank: usize, e: serde_json::Error| {
-            let message = format!("{} has sent something else than was asked: {e}", self.named(rank));
-            Error::Core(headwater_core::Error::new(Code::Device, message))
-        };
-        let own = serde_json::to_vec(own).map_err(|e| strange(self.rank(), e))?;
-        let all = exchanged(&*self.transport, Exchange::AllGather(own))?;
-        let read =
-            |(rank, bytes): (usize, &Vec<u8>)| serde_json::from_slice(bytes).map_err(|e| strange(rank, e));
-        all.iter().enumerate().map(read).collect()
+        together::gather(&*self.transport, own)
     }
 
-    /// Opens the directory of checkpoints: rank 0 alone, which tells the others what to restore.
+    /// The values of all ranks, if each has one; otherwise all end ([`together::all`]).
+    pub fn all<T: Serialize + DeserializeOwned>(
+        &self,
+        own: Result<T>,
+        told: impl FnOnce(String) -> Error,
+    ) -> Result<Vec<T>> {
+        together::all(&*self.transport, own, told)
+    }
+
+    /// The transport, for those who work on checkpoints together.
+    pub fn transport(&self) -> &dyn Transport {
+        &*self.transport
+    }
+
+    /// Opens the directory of checkpoints: rank 0 alone, which tells the others what to restore. Each verifies its part.
     pub fn open(&self, config: &TrainConfig, resume: bool) -> Result<Opened> {
-        let own = (self.rank() == 0).then(|| Opened::of(config, resume));
-        let shown = match &own {
-            None => Shown { checkpoint: None, error: None },
-            Some(Ok(opened)) => {
+        if self.rank() > 0 {
+            let checkpoint = follow(&self.transport);
+            if matches!(checkpoint, Err(Error::AsRankZero)) {
+                self.leave();
+            }
+            let found = checkpoint?.map(|c| Found { checkpoint: Some(c), damaged: Vec::new() });
+            return Ok(Opened { store: None, found });
+        }
+        let own = Opened::of(config, resume, Some(&self.transport));
+        let ask = match &own {
+            Ok(opened) => {
                 let found = opened.found.as_ref().and_then(|f| f.checkpoint.as_ref());
                 // Absolute: the others may have begun in another folder.
                 let path = found.map(|c| std::path::absolute(c.path()).unwrap_or_else(|_| c.path().into()));
-                Shown { checkpoint: path, error: None }
+                Ask::Go(path)
             }
-            Some(Err(e)) => Shown { checkpoint: None, error: Some(e.to_string()) },
+            Err(_) => Ask::End,
         };
-        let first = self.gather(&shown)?.swap_remove(0);
-        if first.error.is_some() {
+        self.gather(&ask)?;
+        if own.is_err() {
             self.leave();
         }
-        match (own, first) {
-            (Some(own), _) => own,
-            (None, Shown { error: Some(_), .. }) => Err(Error::AsRankZero),
-            (None, Shown { checkpoint, .. }) => Ok(Opened { store: None, found: None, path: checkpoint }),
-        }
+        own
     }
 
-    /// Compares how ranks have begun; each gives what it has, or its error. All go on, or all end.
-    pub fn agreed<'a>(&self, made: Result<Trainer<'a>>) -> Result<Trainer<'a>> {
+    /// Compares the facts of all ranks; each gives what it has, or its error. All go on, or all end.
+    pub fn agreed<'a>(
+        &self,
+        made: Result<Trainer<'a>>,
+        facts: fn(&Trainer<'a>) -> Result<Facts>,
+    ) -> Result<Trainer<'a>> {
         let own = match &made {
-            Ok(trainer) => trainer.facts().map_err(|e| e.to_string()),
+            Ok(trainer) => facts(trainer).map_err(|e| e.to_string()),
             Err(e) => Err(e.to_string()),
         };
         let all: Vec<Result<Facts, String>> = self.gather(&own)?;
@@ -186,18 +191,9 @@ impl Told {
     }
 }
 
-impl Opened {
-    /// The checkpoint to go on from, opened by ranks that were told of it.
-    pub fn found(&mut self) -> Result<Option<Found>> {
-        let told = self.path.take().map(|path| Checkpoint::open(&path)).transpose()?;
-        let told = told.map(|checkpoint| Found { checkpoint: Some(checkpoint), damaged: Vec::new() });
-        Ok(self.found.take().or(told))
-    }
-}
-
 impl Trainer<'_> {
-    /// Facts in which the ranks of a run must not differ.
-    fn facts(&self) -> Result<Facts> {
+    /// Facts in which the ranks of a run must not differ before they restore a checkpoint together.
+    pub(super) fn facts(&self) -> Result<Facts> {
         let mut facts = vec![("the version of Headwater".into(), env!("CARGO_PKG_VERSION").to_string())];
         facts.push(("the arithmetic of the device".into(), self.session.arithmetic()));
         // Places of files may differ: what is in them is compared below.
@@ -212,19 +208,26 @@ impl Trainer<'_> {
                 }
             });
         }
+        let saves = self.config.checkpoint.dir.is_some();
+        facts.push(("whether they save checkpoints".into(), saves.to_string()));
         let data = [("the training data", Some(&self.train)), ("the held-out data", self.eval.as_ref())];
         for (name, feeding) in data.into_iter().filter_map(|(n, f)| Some((n, f?))) {
             facts.push((format!("{name}, in samples"), feeding.samples().to_string()));
             facts.push((format!("{name}, in their content"), format!("{:016x}", content(feeding)?)));
         }
-        facts.push(("the step that they begin with".into(), self.step.to_string()));
-        facts.push(("the weights that they begin with".into(), format!("{:016x}", weights(&self.session)?)));
         let mut plans = 0;
         for program in [self.session.program()?, self.session.update_program()?] {
             plans = digest(plans, self.session.plan(program).to_string().as_bytes());
         }
         facts.push(("the plan of a step".into(), format!("{plans:016x}")));
         Ok(facts)
+    }
+
+    /// Facts in which they must not differ when they begin.
+    pub(super) fn beginnings(&self) -> Result<Facts> {
+        let step = ("the step that they begin with".into(), self.step.to_string());
+        let weights = format!("{:016x}", weights(&self.session)?);
+        Ok(vec![step, ("the weights that they begin with".into(), weights)])
     }
 }
 

@@ -9,7 +9,7 @@ use headwater_ranks::World;
 use headwater_runtime::session::Training;
 use headwater_runtime::{Error, Result, SessionModel, Summary, TrainConfig, Trainer};
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,6 +91,43 @@ fn any_number_of_ranks_has_the_losses_and_the_bytes_of_one() {
             found.push((all[0].losses.clone(), scores(&all[0]), hash(dir.path(), 5)));
         }
         assert!(found.iter().all(|f| *f == found[0]), "{lanes} lanes: {found:?}");
+    }
+}
+
+/// Every file of every checkpoint, by name.
+fn checkpoints(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let list = |dir: &Path| std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();
+    let folders = list(&dir.join("checkpoints")).into_iter().filter(|p| p.is_dir());
+    let files = folders.flat_map(|folder| list(&folder));
+    files.map(|f| (f.strip_prefix(dir).unwrap().display().to_string(), std::fs::read(&f).unwrap())).collect()
+}
+
+#[test]
+fn checkpoints_are_the_same_to_the_byte_whoever_writes_them() {
+    let mut found = Vec::new();
+    let place = tempfile::tempdir().unwrap();
+    for ranks in [1, 2, 4, 3] {
+        // One place for all: the settings in a checkpoint name it.
+        let dir = place.path().join("run");
+        std::fs::create_dir_all(&dir).unwrap();
+        let mut config = settings(&dir, Some(4), 1, 5);
+        (config.ema, config.checkpoint.every) = (Some(0.9), Some(2));
+        (config.eval.every, config.eval.keep_best, config.checkpoint.keep) = (Some(1), true, 9);
+        for step in [3, 5] {
+            let config = TrainConfig { steps: Some(step), ..config.clone() };
+            world(ranks, |_| config.clone(), step > 3, &RUN).into_iter().for_each(|r| drop(r.unwrap()));
+        }
+        found.push(checkpoints(&dir));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+    let names: Vec<&String> = found[0].keys().collect();
+    assert!(names.iter().any(|n| n.contains("best-step-")), "{names:?}");
+    assert!(names.iter().any(|n| n.ends_with("ema.safetensors")), "{names:?}");
+    assert!(names.len() >= 4 * 5, "{names:?}");
+    for other in &found[1..] {
+        assert_eq!(other.keys().collect::<Vec<_>>(), names);
+        let differ: Vec<&String> = names.iter().filter(|n| other[**n] != found[0][**n]).copied().collect();
+        assert!(differ.is_empty(), "{differ:?}");
     }
 }
 
