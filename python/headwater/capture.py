@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import traceback as fx_traceback
 
 from headwater import _headwater
+from headwater.derivatives import bodies
 from headwater.errors import Refusal, Unsupported
 from headwater.precision import Policy
 from headwater.references import Interpreter
@@ -43,9 +44,8 @@ LOST = {
 
 #: Higher-order operators, by what a user calls them; others go by their own name.
 HIGHER_ORDER = {
-    "autograd_function_apply": "a torch.autograd.Function with a backward pass of its own",
-    "register_hook": "a hook on a tensor",
-    "tag_activation_checkpoint": "torch.utils.checkpoint",
+    "autograd_function_apply": "a torch.autograd.Function with a backward pass of its own, in mixed precision",
+    "register_hook": "a hook on a tensor, in mixed precision",
     "wrap_with_autocast": "an autocast region inside the model",
 }
 
@@ -110,7 +110,7 @@ def capture(
     """Captures a graph of dynamo. `names`: of parameters and buffers by identity; `trained`: parameters that
     get gradients; `amp`: settings of mixed precision."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    refusals = lost(graph) + _operands(placeholders, examples, names)
+    refusals = lost(graph, amp is not None) + _operands(placeholders, examples, names)
     outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]
     refusals += _results(outputs)
     if refusals:
@@ -189,11 +189,14 @@ def to_json(exported: torch.export.ExportedProgram, renamed: dict[str, str]) -> 
     return json.dumps(program, cls=serialize.EnumEncoder).encode()
 
 
-def lost(graph: torch.fx.GraphModule) -> list[Refusal]:
-    """What export would lose, or take for something else."""
-    found = []
+def lost(graph: torch.fx.GraphModule, mixed: bool = False) -> list[Refusal]:
+    """What export would lose, or take for something else; `mixed`: in mixed precision."""
+    found: list[Refusal] = []
     for node in graph.graph.nodes:
         if node.op != "call_function":
+            continue
+        if own := bodies(graph, node, mixed):
+            found += [r for body in own for r in lost(body, mixed)]
             continue
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             name = node.target.name()

@@ -79,7 +79,7 @@ def capture(
     """Captures a graph for these arguments. `names`: of the arguments, for what is refused; `policy`: of mixed precision.
 
     Raises `Unsupported`, with all reasons that were found."""
-    if found := lost(graph) + _operands(args, names):
+    if found := lost(graph, policy is not None) + _operands(args, names):
         raise Unsupported(found)
     grad = torch.is_grad_enabled()
     traced = _Traced(graph, args, names, grad, policy)

@@ -294,7 +294,7 @@ class Doubled(torch.autograd.Function):
         return g * 5
 
 
-case("own_function", lambda m, x: Doubled.apply(x @ m.w) * m.v, must=False)
+case("own_function", lambda m, x: Doubled.apply(x @ m.w) * m.v)
 
 
 def hooked(m: M, x: torch.Tensor) -> torch.Tensor:
@@ -303,8 +303,8 @@ def hooked(m: M, x: torch.Tensor) -> torch.Tensor:
     return h * m.v
 
 
-case("tensor_hook", hooked, must=False)
-case("checkpoint", lambda m, x: torch.utils.checkpoint.checkpoint(lambda t: (t @ m.w).sin(), x, use_reentrant=False) * m.v, must=False)
+case("tensor_hook", hooked)
+case("checkpoint", lambda m, x: torch.utils.checkpoint.checkpoint(lambda t: (t @ m.w).sin(), x, use_reentrant=False) * m.v)
 
 
 def autocast_inside(m: M, x: torch.Tensor) -> torch.Tensor:

@@ -123,7 +123,10 @@ pub static STAGES: [Stage; 24] = [
         exactness: Some(Exactness::Exact),
         summary: "expands operators that stand for others",
         runs: |o, _| o.goal != Goal::Update,
-        run: |c, _, _| rewrite(c, pass::decompose),
+        run: |c, o, _| {
+            let waits = o.goal == Goal::Train;
+            rewrite(c, if waits { pass::decompose_forward } else { pass::decompose })
+        },
     },
     Stage {
         name: "demand",

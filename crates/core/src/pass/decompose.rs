@@ -6,6 +6,7 @@ use crate::attr::KEEPS_TYPES;
 use crate::diagnostic::{Code, Error, Result};
 use crate::ensure;
 use crate::graph::Graph;
+use crate::ops::control::custom_vjp::waits;
 use crate::ops::{Body, OpDef};
 
 /// Decompositions of decompositions deeper than this are a cycle.
@@ -17,6 +18,14 @@ const MAX_DEPTH: usize = 32;
 /// Refusals of a decomposition, with its operator and origin.
 pub fn decompose(graph: Graph) -> Result<Graph> {
     expand(graph, &|_| true)
+}
+
+/// Expands all but functions with a derivative of their own, which a graph keeps until it is differentiated.
+///
+/// # Errors
+/// As [`decompose`].
+pub fn decompose_forward(graph: Graph) -> Result<Graph> {
+    expand(graph, &|op| !waits(op))
 }
 
 /// Expands the decomposed operators that `which` names.

@@ -27,7 +27,7 @@ mod phases;
 mod rebuild;
 
 pub use canonical::{canonical, mixed};
-pub use decompose::decompose;
+pub use decompose::{decompose, decompose_forward};
 pub use demand::demand;
 pub use differentiate::{differentiate, differentiate_scaled, vjp};
 pub use distribute::distribute;

@@ -1,7 +1,7 @@
 //! Differentiation as a pass: against central differences on whole graphs, and its promises about parameters.
 
 use headwater_core::graph::{Graph, InputRole, OutputRole, Phase, parse, verify};
-use headwater_core::pass::{differentiate, differentiate::Differentiated, vjp};
+use headwater_core::pass::{self, differentiate, differentiate::Differentiated, vjp};
 use headwater_core::tensor::Data;
 use headwater_core::{Attrs, Builder, Code, DType, Registry, Tensor, TensorType, ValueId, ops, reference};
 
@@ -390,6 +390,37 @@ fn check_vjp(nodes: &str, wanted: &[&str]) {
         }
     }
     assert!(compared >= wanted.len());
+}
+
+/// `sin(x²)` with a backward pass that says `g · x²`, in a graph that goes on with `exp`.
+#[test]
+fn a_function_has_the_derivative_that_it_states() {
+    let graph = parsed(
+        "%0 = user \"x\" : f64[3]
+        %1 = mul(%0, %0) : f64[3]
+        %2 = sin(%1) : f64[3]
+        %3 = cotangent_of(%2) : f64[3]
+        %4 = mul(%3, %1) : f64[3]
+        %5 = custom_vjp(%2, %3, %1, %4, outputs=1) : f64[3]
+        %6 = exp(%5) : f64[3]
+        output \"y\" = %6",
+    );
+    let (x, y) = (graph.input("x").unwrap().value, graph.outputs[0].value);
+    let mut b = Builder::extend(pass::decompose_forward(graph).unwrap());
+    let c = b.input("c", b.ty(y).clone(), InputRole::User);
+    let d = vjp(b.finish(), &[(y, c)], &[x]).unwrap();
+    verify(&d.graph).unwrap();
+    let step = pass::simplify(pass::decompose(d.graph).unwrap()).graph;
+    assert!(step.nodes.iter().all(|n| !n.op.name.contains("vjp") && n.op.name != "cotangent_of"));
+    let numbers = [[0.3, -1.2, 0.7], [1.0, 0.5, -2.0]];
+    let inputs = numbers.map(|v| Tensor::float(DType::F64, [3], v.to_vec()));
+    let got = reference::run(&step, &inputs).unwrap();
+    for (i, (x, c)) in numbers[0].iter().zip(numbers[1]).enumerate() {
+        let y = (x * x).sin().exp();
+        let want = c * y * (x * x) * 2.0 * x;
+        assert_eq!(got[0].floats()[i], y);
+        assert!((got[1].floats()[i] - want).abs() <= 1e-15 * want.abs(), "{got:?}, not {want}");
+    }
 }
 
 #[test]
