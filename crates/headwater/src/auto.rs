@@ -211,7 +211,7 @@ pub fn choose(
 ) -> Result<Chosen> {
     ensure!(asked.budget > 0.0, "the budget must be positive, it is {}", asked.budget);
     let forward = training(&bound.graph)?;
-    let graph = pass::decompose(forward.clone())?;
+    let graph = pass::decompose_forward(forward.clone())?;
     progress("measuring every node in float64");
     // The truth is in f64, which not every device has.
     let cpu = crate::devices::prover(device);
