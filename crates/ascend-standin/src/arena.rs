@@ -1,4 +1,4 @@
-//! The memory of a device: one range of addresses, as a device has, in which allocations lie.
+//! The memory of a device: one range of addresses, as a device has, which holds its allocations.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Room for `bytes` bytes in allocations of any size; lives as long as the process.
+    /// Capacity of `bytes` bytes in allocations of any size; lives as long as the process.
     pub fn new(bytes: usize) -> Option<Arena> {
         // Allocations are rounded up, and leave gaps.
         let bytes = (bytes + bytes / 4 + (1 << 20)).next_multiple_of(4096);
@@ -38,7 +38,7 @@ impl Arena {
             self.free.insert(offset + block, room - block);
         }
         let address = self.base + offset + ALIGN;
-        // SAFETY: the range lies in a block of the arena that was just taken.
+        // SAFETY: the range is in a block of the arena that was just taken.
         unsafe { std::ptr::write_bytes(address as *mut u8, PATTERN, bytes) };
         Some(address)
     }

@@ -1,5 +1,5 @@
-//! The stand-in's binaries: a header and, for each kernel, its symbol and the text of its program. Compilers of the
-//! stand-in make them from sources that carry the text in comments.
+//! The stand-in's binaries: a header and, for each kernel, its symbol and the text of its program. Compilers
+//! of the stand-in make them from sources that carry the text in comments.
 
 use headwater_ascend::emit::{BEGIN, END};
 use std::fmt::Write;

@@ -1,4 +1,5 @@
-//! The vendor's operators as the stand-in computes them: in f64, rounded once. So their bits are not those of kernels.
+//! The vendor's operators as the stand-in computes them: in f64, rounded once. So their bits are not those of
+//! kernels.
 
 use crate::operator::{Function, Tensor, Work};
 use crate::outcome::{Outcome, fail};
@@ -16,8 +17,8 @@ impl Tensor {
         if !WORLD.state().is_device(address, bytes) {
             return Err(format!("{bytes} bytes at {address:#x} are not device memory"));
         }
-        // SAFETY: the range lies in one allocation of the stand-in's; the stream's thread alone works on it now, as the
-        // order of work says, and no other slice of it lives.
+        // SAFETY: the range is in one allocation of the stand-in's; the stream's thread alone works on it
+        // now, as the order of work says, and no other slice of it lives.
         Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes) })
     }
 
@@ -64,7 +65,8 @@ impl Work {
         }
     }
 
-    /// For each query of each head: its row, the first row of its keys, and its scores; minus infinity where it sees no key.
+    /// For each query of each head: its row, the first row of its keys, and its scores; minus infinity where
+    /// it sees no key.
     fn scores(&self, scale: f64, sparse_mode: i64) -> Result<Vec<(usize, usize, Vec<f64>)>, String> {
         let ([b, h, l, e], hk, s) = self.heads()?;
         let (q, k) = (self.operand(0)?.read()?, self.operand(1)?.read()?);
@@ -142,7 +144,7 @@ pub fn run(work: &Work, (workspace, bytes): (usize, usize)) -> Outcome {
     if !WORLD.state().is_device(workspace, bytes) {
         return fail(507_015, "the workspace is not device memory");
     }
-    // SAFETY: the range lies in an allocation of the stand-in's, which the call was given for itself.
+    // SAFETY: the range is in an allocation of the stand-in's, which the call was given for itself.
     unsafe { std::ptr::write_bytes(workspace as *mut u8, 0x5A, bytes) };
     work.compute().map_err(|text| (507_015, text))
 }

@@ -1,5 +1,5 @@
-//! The machine that a copy of the stand-in plays: written into the library's file, so that several copies in one
-//! process play different machines.
+//! The machine that a copy of the stand-in plays: written into the library's file, so that several copies in
+//! one process play different machines.
 
 /// Bytes that hold the settings in the library.
 pub const ROOM: usize = 256;

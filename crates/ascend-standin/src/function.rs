@@ -1,5 +1,5 @@
-//! Kernels of loaded binaries: kernel programs. A few programs of the stand-in's own test the interface itself: they
-//! show how arguments arrive, run for long or for ever, and fail.
+//! Kernels of loaded binaries: kernel programs. A few programs of the stand-in's own test the interface
+//! itself: they show how arguments arrive, run for long or for ever, and fail.
 
 use crate::binary::KernelText;
 use headwater_ascend::Chip;
@@ -22,13 +22,14 @@ pub struct Function {
 pub enum Action {
     /// A kernel program.
     Program(Box<Program>),
-    /// Writes the number of blocks, then every argument but the first as 64 bits, to the address in the first.
+    /// Writes the number of blocks, then every argument but the first as 64 bits, to the address in the
+    /// first.
     Probe,
     /// `z = x + y` for f32: addresses of x, y and z, and the count.
     AddF32,
     /// Runs for so many milliseconds.
     Sleep(u64),
-    /// Runs until it is given up or its time is over.
+    /// Runs until it is aborted or its time limit is over.
     Spin,
     /// Fails with a status.
     Fault(Status),

@@ -1,7 +1,8 @@
-//! Installations made of the stand-in. Each is a folder as CANN's, in which every library is a copy of this crate's
-//! dynamic library, without the functions that the version in question lacks.
+//! Installations made of the stand-in. Each is a folder as CANN's, in which every library is a copy of this
+//! crate's dynamic library, without the functions that the version in question lacks.
 //!
-//! Each copy is a library of its own to the dynamic linker, with its own state: tests in one process do not meet.
+//! Each copy is a library of its own to the dynamic linker, with its own state: tests in one process do not
+//! meet.
 
 use crate::config::{Config, MARK, ROOM};
 use std::collections::HashMap;
@@ -101,7 +102,7 @@ impl StandinInstallation {
     /// The same, with further functions missing.
     ///
     /// # Errors
-    /// As [`StandinInstallation::new`]; also if a function is not there to be hidden.
+    /// As [`StandinInstallation::new`]; also if a function to hide does not exist.
     pub fn without(
         cann: Cann,
         config: &Config,
@@ -221,7 +222,7 @@ impl Library {
             if text.starts_with(b"acl") || text.starts_with(b"rt") {
                 names.entry(text.to_vec()).or_default().push(position);
             } else if text.ends_with(MARK) {
-                // Constants lie side by side; the settings are the one with room behind it.
+                // Constants are contiguous; the settings constant is the one followed by zero padding.
                 let begin = position + text.len() - MARK.len();
                 let room = bytes.get(begin + MARK.len()..begin + ROOM);
                 settings = settings.or(room.filter(|r| r.iter().all(|b| *b == 0)).map(|_| begin));
@@ -232,7 +233,8 @@ impl Library {
         Ok(Library { bytes, settings, names })
     }
 
-    /// Renames a function in the tables of symbols: the dynamic linker, which compares names, finds it no more.
+    /// Renames a function in the tables of symbols: the dynamic linker, which compares names, finds it no
+    /// more.
     fn hide(&self, bytes: &mut [u8], name: &str) -> io::Result<()> {
         let positions = self.names.get(name.as_bytes());
         let positions =

@@ -145,7 +145,8 @@ impl Work {
         }
     }
 
-    /// The operator of the interpreter that computes the same, and its attributes; `f64` before it is rounded.
+    /// The operator of the interpreter that computes the same, and its attributes; `f64` before it is
+    /// rounded.
     pub fn types(&self) -> Result<(&'static str, Attrs, Vec<usize>), String> {
         let ints = |shape: &[usize]| -> Vec<i64> { shape.iter().map(|&n| n as i64).collect() };
         let out = ints(self.writes[0].shape());

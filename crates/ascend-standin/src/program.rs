@@ -1,5 +1,5 @@
-//! Kernel programs, run by the simulator over the device's memory: the very instructions that the emitted source
-//! states, with every check.
+//! Kernel programs, run by the simulator over the device's memory: the very instructions that the emitted
+//! source states, with every check.
 
 use crate::outcome::{Outcome, fail};
 use crate::world::WORLD;
@@ -39,8 +39,8 @@ pub fn run(program: &Program, blocks: u32, args: &[u8]) -> Outcome {
     let low = low / 512 * 512;
     let _alone = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     let memory: &mut [u8] = match span {
-        // SAFETY: from the first to the last byte of allocations of one arena, all of it alive; kernels run one at a
-        // time, and copies of the same bytes are ordered before or behind by the streams.
+        // SAFETY: from the first to the last byte of allocations of one arena, all of it alive; kernels run
+        // one at a time, and copies of the same bytes are ordered before or after by the streams.
         Some(_) => unsafe { std::slice::from_raw_parts_mut(low as *mut u8, (high - low) as usize) },
         None => &mut [],
     };

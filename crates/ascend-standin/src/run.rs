@@ -51,7 +51,7 @@ pub fn kernel(function: &Function, blocks: u32, args: &[u8], stream: &Stream) ->
     }
 }
 
-/// Work that never ends, unless the device ends it or its stream is given up.
+/// Work that never ends, unless the device ends it or its stream is aborted.
 pub fn spin(name: &str, stream: &Stream) -> Outcome {
     let start = Instant::now();
     while !stream.abandoned.load(Ordering::SeqCst) {
@@ -76,7 +76,7 @@ fn device_slice<T>(address: u64, count: usize) -> Outcome<&'static mut [T]> {
     if !WORLD.state().is_device(address, bytes) || !address.is_multiple_of(align_of::<T>()) {
         return fail(507_035, format!("{bytes} bytes at {address:#x} are not device memory"));
     }
-    // SAFETY: the range lies in one allocation of the stand-in's; the stream's thread alone works on it now, as the
-    // launches' order says.
+    // SAFETY: the range is in one allocation of the stand-in's; the stream's thread alone works on it now, as
+    // the launches' order says.
     Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut T, count) })
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// Work of a stream. Addresses are numbers: memory is checked when the work is given and used when it is done, as on
-/// a device.
+/// Work of a stream. Addresses are numbers: memory is checked when the work is given and used when it is
+/// done, as on a device.
 pub enum Task {
     Copy { from: usize, to: usize, bytes: usize },
     Fill { to: usize, byte: u8, bytes: usize },
@@ -59,7 +59,7 @@ pub struct Stream {
     queue: Mutex<Queue>,
     capture: Mutex<Option<Capture>>,
     changed: Condvar,
-    /// Its work is given up.
+    /// Its work was aborted.
     pub abandoned: AtomicBool,
 }
 

@@ -28,7 +28,7 @@ pub fn start(id: i32, device: i32) -> Arc<Stream> {
 /// Number of the stream that recorded tasks fail on: one of the runtime's own, which no caller knows.
 const INTERNAL: u32 = 9999;
 
-/// Does one piece of work, which is told as one of the stream `id` if it fails.
+/// Executes one task; a failure is reported as one of the stream `id`.
 fn perform(stream: &Stream, task: &Task, id: u32) -> Outcome {
     if let Some(status) = WORLD.state().devices[stream.device as usize].lost {
         return fail(status, "the device is lost");
@@ -71,7 +71,7 @@ fn perform(stream: &Stream, task: &Task, id: u32) -> Outcome {
                     if !WORLD.state().is_device(*address, *bytes) {
                         return exception(stream, id, *task, 507_015, "the arguments' memory is gone");
                     }
-                    // SAFETY: the range lies in an allocation of the stand-in's.
+                    // SAFETY: the range is in an allocation of the stand-in's.
                     unsafe { std::slice::from_raw_parts(*address as *const u8, *bytes) }.to_vec()
                 }
             };

@@ -1,4 +1,4 @@
-//! The state behind the interface: devices, memory, handles, and what is to fail.
+//! The state of the driver: devices, memory, handles, and what is to fail.
 
 use crate::arena::Arena;
 use crate::config::Config;
@@ -26,7 +26,7 @@ pub struct Injection {
 pub struct Device {
     pub set: u32,
     pub used: usize,
-    /// Made when memory is first asked for.
+    /// Created by the first allocation.
     pub arena: Option<Arena>,
     /// The code of every call since the device was lost.
     pub lost: Option<Status>,
@@ -143,8 +143,8 @@ impl State {
         self.events.get(&(handle as usize)).cloned().ok_or((HANDLE, "no such event".into()))
     }
 
-    /// Refuses a call that waits or asks while a stream is recorded: on the recording thread, in the global mode on every
-    /// thread, and about a recorded stream in any mode. The recording is then worth nothing.
+    /// Refuses a call that waits or asks while a stream is recorded: on the recording thread, in the global
+    /// mode on every thread, and about a recorded stream in any mode. The recording is then worth nothing.
     pub fn idle(&self, about: Option<&Stream>) -> Outcome {
         let own = std::thread::current().id();
         let mut refused = false;
@@ -159,7 +159,7 @@ impl State {
         if refused { fail(107_030, "not while a stream is recorded") } else { Ok(()) }
     }
 
-    /// True if `bytes` bytes from `address` lie in one allocation of device memory.
+    /// True if `bytes` bytes from `address` are in one allocation of device memory.
     pub fn is_device(&self, address: usize, bytes: usize) -> bool {
         let before = self.memory.range(..=address).next_back();
         before.is_some_and(|(base, a)| address + bytes <= base + a.bytes)
@@ -184,7 +184,7 @@ const ALWAYS: [&str; 14] = [
     "aclDestroyAclOpExecutor",
 ];
 
-/// One call of the interface: counted, made to fail if that was asked for, refused if the device is lost.
+/// One call of the interface: counted, made to fail if a test requested it, refused if the device is lost.
 pub fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> Status {
     let refused = {
         let mut state = WORLD.state();

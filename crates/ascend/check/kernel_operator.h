@@ -1,9 +1,10 @@
-// Declarations of the calls that Headwater emits, for checking the syntax and types of emitted sources on any machine:
+// Declarations of the calls that Headwater emits, for checking the syntax and types of emitted sources on any
+// machine:
 //
 //     g++ -std=c++17 -fsyntax-only -D__NPU_ARCH__=2201 -isystem crates/ascend/check kernel.cpp
 //
-// Not the vendor's header: written from the documented interface, and nothing in it can run. Names and the order of
-// parameters are the interface's; what a chip does not have is not declared for it.
+// Not the vendor's header: written from the documented interface, and nothing in it can run. Names and the
+// order of parameters are the interface's; what a chip does not have is not declared for it.
 #pragma once
 
 #include <cstdint>
@@ -145,7 +146,8 @@ template <typename T, typename U>
 void DataCopy(const LocalTensor<T> &, const LocalTensor<U> &, const DataCopyParams &, const DataCopyEnhancedParams &);
 #endif
 
-// The vector unit. Each call has a form for a number of elements, one for the first of each repeat, one for bits.
+// The vector unit. Each call has a form for a number of elements, one for the first of each repeat, one for
+// bits.
 struct UnaryRepeatParams {
     UnaryRepeatParams(uint16_t dstBlkStride, uint16_t srcBlkStride, uint8_t dstRepStride, uint8_t srcRepStride);
 };

@@ -1,5 +1,5 @@
-//! Operators of the vendor's library (aclnn) as data: a function, its operands and its options. Knows no memory and
-//! calls nothing; [`crate::lower`] writes such calls, and [`crate::host`] makes them.
+//! Operators of the vendor's library (aclnn) as data: a function, its operands and its options. Knows no
+//! memory and calls nothing; [`crate::lower`] writes such calls, and [`crate::host`] makes them.
 
 use headwater_core::DType;
 
@@ -19,11 +19,11 @@ pub enum Function {
     Matmul,
     /// `aclnnAddmm` with both factors 1: the summand, two matrices, and the result.
     Addmm,
-    /// `aclnnFlashAttentionScore`: query, key, value; a mask of what is not seen, if `masked`; the largest score and the sum
-    /// of each query, and the result.
+    /// `aclnnFlashAttentionScore`: query, key, value; a mask of what is not seen, if `masked`; the largest
+    /// score and the sum of each query, and the result.
     Attention(Attention),
-    /// `aclnnFlashAttentionScoreGrad`: query, key, value and the result's gradient; the mask; the largest score, the sum and
-    /// the result; gradients of query, key and value.
+    /// `aclnnFlashAttentionScoreGrad`: query, key, value and the result's gradient; the mask; the largest
+    /// score, the sum and the result; gradients of query, key and value.
     AttentionGrad(Attention),
     /// `aclnnConvolution`: input, weight; a bias, if `bias`; the result.
     Convolution {
@@ -32,8 +32,8 @@ pub enum Function {
         /// True if there is a bias.
         bias: bool,
     },
-    /// `aclnnConvolutionBackward` for one result: gradient, input and weight, then the gradient of input or weight. Of the
-    /// operand whose gradient is asked for, only the shape is used.
+    /// `aclnnConvolutionBackward` for one result: gradient, input and weight, then the gradient of input or
+    /// weight. The operand whose gradient is computed contributes only its shape.
     ConvolutionGrad {
         /// Steps of the kernel.
         window: Window,
@@ -103,7 +103,7 @@ impl Function {
         "aclnnConvolutionBackward",
     ];
 
-    /// Name of the function that computes; the one that prepares has `GetWorkspaceSize` behind it.
+    /// Name of the function that computes; the one that prepares appends `GetWorkspaceSize`.
     pub const fn name(&self) -> &'static str {
         Function::NAMES[match self {
             Function::Matmul => 0,

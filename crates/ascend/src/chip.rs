@@ -1,8 +1,9 @@
 //! Chips: memory, cores and clocks of each. Plain data from published tables; costs of instructions are the
 //! timing model's business.
 //!
-//! Sources: `sys_constants.h` and the platform stubs of asc-devkit (sizes, cores), the platform tables of pypto
-//! (clocks, bytes per cycle), the pages on the architectures 2201 and 2002 in asc-devkit's documentation.
+//! Sources: `sys_constants.h` and the platform stubs of asc-devkit (sizes, cores), the platform tables of
+//! pypto (clocks, bytes per cycle), the pages on the architectures 2201 and 2002 in asc-devkit's
+//! documentation.
 
 use crate::words::words;
 use std::fmt;
@@ -10,7 +11,7 @@ use std::fmt;
 /// A generation of chips: which instructions exist and how large the memories of a core are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum Arch {
-    /// `__NPU_ARCH__` 2201: Atlas A2 and A3 (910B, 910_93). Cube and vector cores are apart, one to two.
+    /// `__NPU_ARCH__` 2201: Atlas A2 and A3 (910B, 910_93). Cube and vector cores are separate, one to two.
     A2,
     /// `__NPU_ARCH__` 2002: Atlas 300I/V Pro (310P). One core has both a cube and a vector unit.
     P310,
@@ -19,7 +20,7 @@ pub enum Arch {
 words! {
     /// A memory as a core sees it.
     Space {
-        /// Global memory: HBM or DDR behind L2.
+        /// Global memory: HBM or DDR, cached in L2.
         Gm = "gm",
         /// Unified buffer: operands of the vector unit.
         Ub = "ub",
@@ -47,7 +48,7 @@ pub struct Chip {
     pub arch: Arch,
     /// Cores with a cube unit.
     pub cube_cores: u32,
-    /// Cores with a vector unit: twice the cube cores where they are apart, else the same cores.
+    /// Cores with a vector unit: twice the cube cores where they are separate, else the same cores.
     pub vector_cores: u32,
     /// Clock of the cores in MHz.
     pub mhz: u32,
@@ -90,7 +91,8 @@ const fn a2(name: &'static str, soc: &'static str, cubes: u32, mhz: u32, gib: u6
 }
 
 impl Chip {
-    /// The chip of a name as on the command line (`310p` and `310p3` are the same) or as the runtime gives it.
+    /// The chip of a name as on the command line (`310p` and `310p3` are the same) or as the runtime gives
+    /// it.
     pub fn from_name(name: &str) -> Option<&'static Chip> {
         let name = name.to_ascii_lowercase();
         let short = name.strip_prefix("ascend").unwrap_or(&name);
@@ -124,8 +126,8 @@ impl Arch {
 
     /// Bytes of a core's memory that a kernel may use; 0 where there is none, `u64::MAX` for GM.
     ///
-    /// 8 KiB of UB are left to the vendor's library, which keeps intermediate results of `Select` there; of A2's, 256
-    /// bytes more to the system.
+    /// 8 KiB of UB are left to the vendor's library, which keeps intermediate results of `Select` there; of
+    /// A2's, 256 bytes more to the system.
     pub const fn capacity(self, space: Space) -> u64 {
         match (self, space) {
             (_, Space::Gm) => u64::MAX,
@@ -141,11 +143,13 @@ impl Arch {
         }
     }
 
-    /// True if infinite results of f16 become the largest number of their sign, and NaN 0: saturation mode, the only
-    /// one of 310P (`aclrtFloatOverflowMode` of CANN's reference). A2 and A3 keep to IEEE unless told otherwise.
+    /// True if infinite results of f16 become the largest number of their sign, and NaN 0: saturation mode,
+    /// the only one of 310P (`aclrtFloatOverflowMode` of CANN's reference). A2 and A3 keep to IEEE unless
+    /// told otherwise.
     ///
-    /// The reference does not say which types saturate. Those of a later chip are f16 in arithmetic and 16-bit types in
-    /// conversions (bit 48 of its control register, `SetCtrlSpr`); f32 is taken to keep to IEEE.
+    /// The reference does not say which types saturate. Those of a later chip are f16 in arithmetic and
+    /// 16-bit types in conversions (bit 48 of its control register, `SetCtrlSpr`); f32 is taken to keep to
+    /// IEEE.
     pub const fn saturates(self) -> bool {
         matches!(self, Arch::P310)
     }

@@ -1,5 +1,6 @@
-//! The stand-in's `bisheng`, `ccec` and `ld.lld`: make stand-in binaries from sources that carry their programs in
-//! comments. They take the flags of the vendor's compilers as far as Headwater gives them, and refuse others.
+//! The stand-in's `bisheng`, `ccec` and `ld.lld`: make stand-in binaries from sources that carry their
+//! programs in comments. They take the flags of the vendor's compilers as far as Headwater gives them, and
+//! refuse others.
 
 use headwater_ascend::host::acl::types::magic;
 use headwater_ascend_standin::binary::{ANY, StandinBinary, programs_of};
@@ -69,8 +70,8 @@ fn compile(args: &[String]) -> Result<(), String> {
     std::fs::write(output, binary.to_bytes()).map_err(|e| format!("{output}: {e}"))
 }
 
-/// Waits until as many compilers as `FOLDER COUNT` says are in the folder: those that run one after the other never
-/// meet.
+/// Waits until as many compilers as `FOLDER COUNT` says are in the folder: compilers that run sequentially
+/// never meet.
 fn meet(place: &str) -> Result<(), String> {
     let (folder, count) = place.split_once(' ').ok_or("meet where, and how many?")?;
     let count: usize = count.parse().map_err(|_| "meet how many?")?;

@@ -14,7 +14,7 @@ fn copy_out(data: &[u8], to: *mut c_char) -> Outcome {
     if to.is_null() {
         return fail(PARAM, "no place for the data");
     }
-    // SAFETY: by the contract room for as many bytes as the size that was asked for.
+    // SAFETY: by the contract the buffer has as many bytes as the size that the caller queried.
     unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to.cast(), data.len()) };
     Ok(())
 }

@@ -45,7 +45,7 @@ pub extern "C" fn standin_inject(call: *const c_char, nth: u64, status: Status) 
     }
 }
 
-/// Forgets failures that were asked for and have not come.
+/// Forgets failures that were requested and have not happened yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn standin_forget() {
     WORLD.state().injections.clear();

@@ -59,7 +59,8 @@ fn check(state: &mut State, to: usize, room: usize, from: usize, bytes: usize, k
 
 /// Copies that were checked already.
 fn now(to: *mut c_void, from: *const c_void, bytes: usize) {
-    // SAFETY: the device's side was checked; the host's is the caller's, good for so many bytes by the contract.
+    // SAFETY: the device's side was checked; the host's is the caller's, good for so many bytes by the
+    // contract.
     unsafe { std::ptr::copy(from.cast::<u8>(), to.cast::<u8>(), bytes) };
 }
 

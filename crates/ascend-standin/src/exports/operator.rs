@@ -15,7 +15,7 @@ const INVALID: Status = 161_002;
 /// An operand that must be there and is not.
 const NULL: Status = 161_001;
 
-/// Bytes of workspace that every call asks for, and uses: no multiple of anything.
+/// Bytes of workspace that every call requests and uses; deliberately not a multiple of an alignment.
 const WORKSPACE: usize = 1000;
 
 fn array<T: Copy>(values: *const T, count: u64) -> Outcome<Vec<T>> {

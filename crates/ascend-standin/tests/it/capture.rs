@@ -1,5 +1,5 @@
-//! Launches that are recorded and replayed: the same results as launches given one by one, fewer calls, and what happens
-//! when a call of it fails.
+//! Launches that are recorded and replayed: the same results as launches given one by one, fewer calls, and
+//! what happens when a call of it fails.
 #![allow(unsafe_code)]
 
 use crate::common::*;
@@ -336,7 +336,7 @@ fn the_device_says_what_was_compiled_and_how_launches_are_given() {
         }
         (0..3).for_each(|round| drop(run.step(round).unwrap()));
         let run = device.notes();
-        // Each is told once.
+        // Each is reported once.
         assert_eq!(device.notes(), [""; 0]);
         (loaded, run)
     };
@@ -470,7 +470,7 @@ fn the_stand_in_refuses_what_must_not_be_while_a_stream_is_recorded() {
         assert_eq!(wait(other, 1000), 107_030);
         assert!(memory.write(0, &[1; 4]).unwrap_err().to_string().contains("107030"));
         assert_eq!(end(stream, &mut graph), 107_039);
-        // Another thread may, and a relaxed recording forbids nothing but to wait for itself.
+        // Another thread may, and a relaxed recording forbids only waiting for itself.
         let context = device.clone();
         assert_eq!(begin(stream, 1), 0);
         std::thread::scope(|s| s.spawn(|| memory.write(0, &[1; 4]).map(|()| context)).join().unwrap())

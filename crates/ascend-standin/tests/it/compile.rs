@@ -1,5 +1,5 @@
-//! Every way to compile, as versions and chips have them. The same kernels come out, are found again in the cache, and
-//! failures are named.
+//! Every way to compile, as versions and chips have them. The same kernels come out, are found again in the
+//! cache, and failures are named.
 
 use crate::common::*;
 use headwater_ascend::chip::Arch;
@@ -169,7 +169,7 @@ fn units_are_compiled_at_the_same_time() {
     let machine = machine(Cann::V81, Arch::A2);
     let folder = machine.installation.root().join("meeting");
     std::fs::create_dir(&folder).unwrap();
-    // Compilers that run one after the other would wait for each other in vain.
+    // Compilers that run sequentially would wait for each other in vain.
     let meeting = |i: usize| {
         let unit = unit(&format!("u{i}"), KERNELS);
         CompileUnit { source: format!("// standin: meet {} 4\n{}", folder.display(), unit.source), ..unit }
@@ -188,7 +188,7 @@ fn what_there_is_no_compiler_for_is_said() {
     let error = compiler(&without, Arch::P310).unwrap_err();
     assert!(error.to_string().contains("ccec is not below"), "{error}");
     assert_eq!(error.code(), "HW-A109");
-    // Cube and vector together need a newer compiler than `ccec`.
+    // Kernels of cube and vector cores need a newer compiler than `ccec`.
     let machine = machine(Cann::V81, Arch::A2);
     let mixed = CompileUnit { core: CoreKind::Mixed, ..unit("u", KERNELS) };
     let error = compiler(&machine.installation, Arch::A2).unwrap().compile(&[mixed]).unwrap_err();
@@ -201,7 +201,7 @@ fn every_call_of_the_compiler_library_may_fail() {
     let compiler = compiler(&machine.installation, Arch::A2).unwrap();
     let names = headwater_ascend::host::acl::symbols::Compilation::NAMES;
     for (i, name) in names.iter().enumerate() {
-        // A log is asked for only where something failed, and a program is let go of either way.
+        // The log is read only after a failure, and the program is destroyed in either case.
         let expected = !name.contains("Log") && !name.contains("Destroy");
         machine.inject(name, 1, 576_000);
         let outcome = compiler.compile(&[unit(&format!("u{i}"), KERNELS)]);

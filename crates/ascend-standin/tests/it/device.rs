@@ -1,4 +1,5 @@
-//! The device of the core's contract over the stand-in: every operator, errors in data, failures of the device.
+//! The device of the core's contract over the stand-in: every operator, errors in data, failures of the
+//! device.
 
 use crate::common::*;
 use headwater_ascend::device::{Ascend, AscendOps, AscendSim};
@@ -87,8 +88,8 @@ fn kernels_give_the_bits_of_the_simulated_device() {
     }
 }
 
-/// Attention is one kernel of cube and vector cores where the runtime gives the address by which they synchronise, and
-/// several launches elsewhere.
+/// Attention is one kernel of cube and vector cores where the runtime gives the address by which they
+/// synchronise, and several launches elsewhere.
 #[test]
 fn cores_of_both_kinds_need_an_address() {
     let op = Registry::standard().by_name("attention").unwrap();

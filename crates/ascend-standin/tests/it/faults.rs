@@ -64,7 +64,7 @@ fn call_of(error: &Error) -> String {
     }
 }
 
-/// Calls whose failure changes nothing but what is known: their absence is legal too.
+/// Calls that only inform: their failure changes no result, and they may be missing.
 const INFORMING: [&str; 5] = [
     "aclrtStreamGetId",
     "aclrtGetThreadLastTaskId",
@@ -73,7 +73,8 @@ const INFORMING: [&str; 5] = [
     "aclsysGetVersionStr",
 ];
 
-/// Calls that work also makes in passing, on releases and to see what is done already, where nothing hangs on them.
+/// Calls that work also makes in passing, on releases and to see what is done already, where nothing hangs on
+/// them.
 const ASKED_IN_PASSING: [&str; 2] = ["aclrtSetCurrentContext", "aclrtQueryEventStatus"];
 
 /// Calls that release: their failure is noted, and what they failed to release is all that stays.
@@ -102,7 +103,7 @@ fn a_failure_of_every_call_of_every_version_is_named_and_leaves_nothing() {
         let names = GROUPS.iter().flat_map(|(_, names)| names.iter().copied());
         let calls: Vec<_> = names.map(|name| (name, machine.calls(name))).filter(|(_, n)| *n > 0).collect();
         for (name, calls) in calls {
-            // The runtime is gone when it is finalised: nobody is left to note a failure.
+            // Nothing records failures once the runtime is finalised.
             if name == "aclFinalize" {
                 continue;
             }
@@ -232,7 +233,7 @@ fn a_kernel_that_never_ends_is_timed_out_by_name() {
         let module = module(&machine, &device);
         let stream = Stream::new(&device).unwrap();
         let kernel = |name| module.kernel(name).unwrap();
-        // More launches than lie between two marks, so that those which are done are not suspected.
+        // More launches than there are between two marks, so that retired ones are not suspected.
         for line in 0..200 {
             let quick = headwater_ascend::host::Launch::new(
                 &kernel("add_f32"),
@@ -250,7 +251,7 @@ fn a_kernel_that_never_ends_is_timed_out_by_name() {
         let Error::Timeout { sites, others, limit, .. } = &error else { panic!("{error}") };
         assert_eq!((sites.len(), *others, limit.as_millis()), (1, 0, 100));
         assert!(error.to_string().contains("`spin`") && error.to_string().contains("model.py:7"), "{error}");
-        // An event behind it says the same.
+        // An event recorded after it returns the same error.
         assert_eq!(stream.record().unwrap_err(), error);
         drop((stream, module, device));
         assert_eq!(machine.live(), LiveHandles::default());

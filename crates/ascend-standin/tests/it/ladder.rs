@@ -1,5 +1,5 @@
-//! Every way of loading and launching, as each version of CANN has them. Kernels get the same arguments and give the
-//! same results, and nothing is live at the end.
+//! Every way of loading and launching, as each version of CANN has them. Kernels get the same arguments and
+//! give the same results, and nothing is live at the end.
 
 use crate::common::*;
 use headwater_ascend::host::{Argument, DeviceMemory, LaunchRung, LoadRung, RuntimeSettings, Stream};
@@ -12,7 +12,7 @@ fn work(machine: &Machine, settings: RuntimeSettings) -> (LaunchRung, u64) {
     let module = module(machine, &device);
     let stream = Stream::new(&device).unwrap();
 
-    // Two floats side by side lie in one word; an integer behind them in the next.
+    // Two adjacent floats share one word; an integer after them is in the next.
     let out = DeviceMemory::alloc(&device, 5 * 8).unwrap();
     let arguments = [
         Argument::Memory(out.clone(), 0),

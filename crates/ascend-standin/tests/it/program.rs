@@ -1,5 +1,5 @@
-//! Kernel programs from the builder to the emitted source, through a compiler, the binary and the launch, to the
-//! simulator behind the stand-in. They give the same bits as the simulator by itself.
+//! Kernel programs from the builder to the emitted source, through a compiler, the binary and the launch, to
+//! the simulator that the stand-in runs. They give the same bits as the simulator by itself.
 
 use crate::common::*;
 use headwater_ascend::emit::emit;

@@ -1,5 +1,5 @@
-//! Operators of the vendor's library instead of our own kernels: results within derived bounds, executors that are kept or
-//! not, libraries that lack something, failures of every call, and nothing live at the end.
+//! Operators of the vendor's library instead of our own kernels: results within derived bounds, executors
+//! that are kept or not, libraries that lack something, failures of every call, and nothing live at the end.
 
 use crate::common::*;
 use headwater::check::{Compared, Verdict, check};
@@ -82,7 +82,7 @@ fn graph_of(dtype: DType, causal: bool, heads: usize) -> Graph {
     let dx = apply("convolution_input_grad", &[y, kernel], padded.with("input_size", sizes(&[1, 2, 4, 4])));
     let line = apply("linear", &[x, w, bias], Attrs::new())[0];
     let product = apply("matmul", &[line, z], Attrs::new());
-    // Two kernels of ours, one behind the other.
+    // Two kernels of ours, in sequence.
     let pooled = apply("avg_pool2d", &[y], Attrs::new().with("kernel_size", vec![2i64, 2]));
     let soft = apply("softmax", &[pooled[0]], Attrs::new().with("dim", -1i64));
     let outputs = [vec![seen[0]], grads, dw, dx, product, soft].concat();
@@ -470,7 +470,7 @@ fn an_operator_that_never_ends_and_a_lost_device_are_named_and_leave_nothing() {
     for lost in [false, true] {
         let machine = Machine::a2(Cann::V91);
         let limit = Duration::from_secs(3);
-        // Each launch is waited for, so the one that hangs is told from those behind it.
+        // Each launch is waited for, so the one that hangs is distinguished from later ones.
         let npu = machine.device(RuntimeSettings { limit, blocking: true, ..settings() });
         let runtime = npu.runtime().clone();
         let device = on(&machine, npu, AscendOps::Vendor).unwrap();
@@ -518,7 +518,7 @@ fn an_inspection_lists_functions_and_their_workspace() {
     assert_eq!((own.vendor_workspace, own.remark), (None, None));
     assert!(!text.contains("aclnn"), "{text}");
     let (vendor, text) = found(AscendOps::Vendor);
-    // Each of the stand-in's operators asks for as much, and steps share it.
+    // Each of the stand-in's operators requests as much, and steps share it.
     assert_eq!(vendor.vendor_workspace, Some(1000));
     assert_eq!(vendor.memory, own.memory);
     for part in [

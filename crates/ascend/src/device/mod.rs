@@ -1,7 +1,7 @@
 //! The Ascend device of the core's contract: plans on NPUs, over the host side, and on the simulator.
 //!
-//! Both are drivers of `headwater-launch`, whose executable runs plans: steps become launches of kernels, or run through the
-//! reference interpreter on the host, and `inspect` says so with the reason.
+//! Both are drivers of `headwater-launch`, whose executable runs plans: steps become launches of kernels, or
+//! run through the reference interpreter on the host, and `inspect` says so with the reason.
 
 mod host_side;
 mod npu;

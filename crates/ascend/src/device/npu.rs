@@ -1,5 +1,5 @@
-//! An NPU of this machine, over the host side: kernels are compiled by what the installation has and launched by
-//! whichever rung the runtime has.
+//! An NPU of this machine, over the host side: kernels are compiled by what the installation has and launched
+//! by whichever rung the runtime has.
 
 use super::host_side::AscendStream;
 use super::survey::predicted;
@@ -44,10 +44,10 @@ pub(super) struct Npu {
     name: String,
     /// The chip and a compiler for it, or why there are no kernels.
     kernels: Result<(&'static Chip, Compiler), Refusal>,
-    /// The compiler takes kernels of cube and vector cores together, and the runtime gives the address that they
-    /// synchronise by.
+    /// The compiler accepts kernels that use cube and vector cores, and the runtime gives the address through
+    /// which they synchronise.
     together: bool,
-    /// The vendor's operators, where they are asked for, or why there are none.
+    /// The vendor's operators, if requested, or why there are none.
     operators: Option<Result<Arc<Operators>, Refusal>>,
     untold: Mutex<Untold>,
 }
@@ -63,12 +63,12 @@ struct Untold {
     /// Recordings that were replayed, and their launches.
     replays: usize,
     launches: usize,
-    /// The way of launching that was told last.
+    /// The way of launching that was logged last.
     told: Option<Way>,
     /// Operators that plans use, and the bytes of their workspaces.
     used: Used,
     workspace: usize,
-    /// True once it was told if sums of the vendor's operators may change.
+    /// True once it was logged whether sums of the vendor's operators may change.
     vendor: bool,
 }
 
@@ -99,8 +99,9 @@ impl Ascend {
         Ascend::on(device, &installation, CompilerOptions::from_env(), operators)
     }
 
-    /// A device that is open already, with the compiler and the operators of an installation. Without a compiler every step
-    /// runs on the host; without an operator of the vendor's its steps run by our own kernels.
+    /// A device that is open already, with the compiler and the operators of an installation. Without a
+    /// compiler every step runs on the host; without an operator of the vendor's its steps run by our own
+    /// kernels.
     ///
     /// # Errors
     /// `Device` if it makes no stream; `Unsupported` for the vendor's operators on 310P.
@@ -321,7 +322,7 @@ impl Driver for Npu {
                 untold.launches += graph.launches();
                 Ok(true)
             }
-            // Behind this call the launches are under way, and no error may be swallowed.
+            // After this call the launches are in flight, and no error may be swallowed.
             Err(error @ host::Error::Call { call: REPLAY, .. }) => self.one_by_one(error, false),
             Err(error) => Err(error.into()),
         }

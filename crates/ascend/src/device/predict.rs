@@ -8,8 +8,8 @@ use crate::sim::{self, Bytes, Mode, Region};
 use crate::timing::{self, Timing, control, predict_loaded};
 use std::collections::BTreeMap;
 
-/// Memory that a parameter of a launch is given: an operand that is read or written, reports, constants, or scratch
-/// memory from a byte on.
+/// Memory that a parameter of a launch is given: an operand that is read or written, reports, constants, or
+/// scratch memory from a byte on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Read(usize),
@@ -32,8 +32,8 @@ fn place(launch: usize, arg: &LoweredArg) -> Option<(Place, u64)> {
     })
 }
 
-/// Predicts the times of a step's launches on a chip. `fill` gives an operand that is read its contents where they decide what
-/// runs, such as indices; its bytes are zeros before.
+/// Predicts the times of a step's launches on a chip. `fill` gives an operand that is read its contents where
+/// they decide what runs, such as indices; its bytes are zeros before.
 ///
 /// # Errors
 /// Findings about a kernel, the first one.
@@ -43,7 +43,7 @@ pub fn predict(
     fill: &mut dyn FnMut(usize, Elem, &mut [u8]),
 ) -> Result<Vec<Timing>, Box<Finding>> {
     let slices = slices(lowered);
-    // Places lie one behind the other in one memory; operands are filled.
+    // Buffers are consecutive in one memory; operands are filled.
     let (mut sizes, mut types) = (BTreeMap::new(), BTreeMap::new());
     for (i, (launch, slice)) in lowered.launches.iter().zip(&slices).enumerate() {
         for (param, arg) in arguments(slice, launch) {

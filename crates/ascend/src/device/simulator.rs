@@ -1,7 +1,7 @@
-//! The simulator as a device: plans run on a chip that is not there, by the instructions that the chip would run.
+//! The simulator as a device: plans run on a simulated chip, by the instructions that the chip would run.
 //!
-//! Work is done while it is submitted. Memory is the process's own; each buffer has a range of addresses for itself, so
-//! that what one kernel does beyond its operand is never another operand by chance.
+//! Work is done while it is submitted. Memory is the process's own; each buffer has a range of addresses for
+//! itself, so that what one kernel does beyond its operand is never another operand by chance.
 
 use super::survey::predicted;
 use super::target;
@@ -52,7 +52,8 @@ struct Simulated {
 }
 
 impl AscendSim {
-    /// A chip, whose kernels are run on so many threads; with `checked`, by the simulator with every check, on one.
+    /// A chip, whose kernels are run on so many threads; with `checked`, by the simulator with every check,
+    /// on one.
     pub fn new(chip: &'static Chip, checked: bool, threads: usize) -> AscendSim {
         let mode = if checked { Mode::Checked { seed: 0 } } else { Mode::Fast };
         let name = format!("ascend-sim:{chip}{}", if checked { ",checked" } else { "" });
@@ -61,7 +62,7 @@ impl AscendSim {
         AscendSim { chip: Arc::new(Simulated { name, chip, mode, threads, next, used }), target }
     }
 
-    /// The chip that `CHIP` or `CHIP,checked` names, as behind `ascend-sim:`.
+    /// The chip that `CHIP` or `CHIP,checked` names, as it follows `ascend-sim:`.
     ///
     /// # Errors
     /// `Unsupported` with the names that there are.
@@ -92,7 +93,7 @@ struct SimBuffer {
     owner: Arc<Simulated>,
     start: u64,
     bytes: usize,
-    /// The bytes and those that may be read behind them.
+    /// The bytes and those after them that may be read.
     memory: Mutex<Vec<u8>>,
 }
 
@@ -101,7 +102,7 @@ impl SimBuffer {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A range of bytes that lies inside.
+    /// A range of bytes that is inside.
     fn range(&self, offset: usize, bytes: usize) -> Result<Range<usize>> {
         let end = offset.checked_add(bytes).filter(|&end| end <= self.bytes);
         let end = end.ok_or_else(|| {
@@ -169,7 +170,7 @@ impl SimStream {
         self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if work is done: not behind an error in data that nobody has heard of.
+    /// True if work is done: not after an error in data that has not been reported.
     ///
     /// # Errors
     /// A failure of the device.

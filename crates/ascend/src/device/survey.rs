@@ -8,16 +8,17 @@ use crate::timing::{self, Timing};
 use headwater_core::device::Predicted;
 use headwater_core::plan::{Step, Work};
 
-/// Seconds from one launch of a stream to the next that the host needs, where no graph is replayed: what users of both
-/// generations report, about 20 µs.
+/// Seconds from one launch of a stream to the next that the host needs, where no graph is replayed: what
+/// users of both generations report, about 20 µs.
 pub const LAUNCH: f64 = 20e-6;
 
-/// Seconds of the host for a recording of launches that is replayed. An assumption: one launch's, since it is one call, and
-/// the kernels' own times include what the device needs to start them. No measurement is published.
+/// Seconds of the host for a recording of launches that is replayed. An assumption: one launch's, since it is
+/// one call, and the kernels' own times include what the device needs to start them. No measurement is
+/// published.
 pub const REPLAY: f64 = LAUNCH;
 
-/// Predicted times of a step's launches by the timing model, as if indices went through their range in turn, groups of rows
-/// were even, and every other number that decides what runs were 0.
+/// Predicted times of a step's launches by the timing model, as if indices went through their range in turn,
+/// groups of rows were even, and every other number that decides what runs were 0.
 pub(super) fn predicted(chip: &'static Chip, step: &Step, lowered: &Lowered) -> Option<Predicted> {
     let groups = matches!(&step.work, Work::Kernel { op, .. } if op.name.contains("grouped_mm"));
     let limit = lowered.launches.iter().flat_map(|l| &l.args).find_map(|arg| match arg {
@@ -52,8 +53,8 @@ pub(super) fn predicted(chip: &'static Chip, step: &Step, lowered: &Lowered) -> 
     })
 }
 
-/// Seconds for which the units of a chip are busy in a launch: each pipe, as a mean over all cores that have it and that
-/// such a kernel runs on, and the memory at its full bandwidth.
+/// Seconds for which the units of a chip are busy in a launch: each pipe, as a mean over all cores that have
+/// it and that such a kernel runs on, and the memory at its full bandwidth.
 fn units<'a>(
     chip: &Chip,
     launch: &LoweredLaunch,

@@ -40,10 +40,10 @@ impl Operators for Kernels {
     }
 }
 
-/// The target of a device with so many bytes of memory. No chip computes in f64 or i64: updates are computed in pairs of
-/// f32, and integers in i32 where they are proved to fit. Memory holds both; what has to compute in them otherwise does so
-/// on the host. 310P has no bf16, multiplies f32 in parts of f16,
-/// and saturates f16.
+/// The target of a device with so many bytes of memory. No chip computes in f64 or i64: updates are computed
+/// in pairs of f32, and integers in i32 where they are proved to fit. Memory holds both; what has to compute
+/// in them otherwise does so on the host. 310P has no bf16, multiplies f32 in parts of f16, and saturates
+/// f16.
 pub(super) fn target(name: &str, arch: Arch, chip: Option<&'static Chip>, bytes: u64) -> Target {
     let space = if arch == Arch::P310 { "ddr" } else { "hbm" };
     // Products of f64 run on the host.
@@ -88,8 +88,9 @@ pub(super) fn target(name: &str, arch: Arch, chip: Option<&'static Chip>, bytes:
     }
 }
 
-/// Rates of a chip, or of the first of its generation: of the cube, a product of 16 × 16 × 16 elements of 16 bits a cycle and
-/// core, and of the memory. Products of f32 take four cycles on A2, and three products of f16 on 310P.
+/// Rates of a chip, or of the first of its generation: of the cube, a product of 16 × 16 × 16 elements of 16
+/// bits a cycle and core, and of the memory. Products of f32 take four cycles on A2, and three products of
+/// f16 on 310P.
 fn rates(arch: Arch, chip: Option<&'static Chip>) -> Rates {
     let chip = chip.or_else(|| CHIPS.iter().find(|chip| chip.arch == arch)).unwrap_or(&CHIPS[0]);
     let low_flops = 2.0 * 4096.0 * f64::from(chip.cube_cores) * f64::from(chip.mhz) * 1e6;

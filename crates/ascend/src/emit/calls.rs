@@ -195,7 +195,8 @@ impl Emitter<'_> {
             )),
             Instr::Ramp(x) => {
                 let value = self.value(x.dst.elem, &x.first);
-                // The call begins on the scalar unit, which waits for the vector unit's instructions before it.
+                // The call begins on the scalar unit, which waits for the vector unit's instructions before
+                // it.
                 lines.push(format!("SetFlag<HardEvent::V_S>({RAMP_FLAG});"));
                 lines.push(format!("WaitFlag<HardEvent::V_S>({RAMP_FLAG});"));
                 lines.push(format!(

@@ -1,8 +1,9 @@
 //! Ascend C: the source of a kernel program, for the vendor's compilers from CANN 8.0 on.
 //!
-//! Flags and barriers are the program's own, so the source is built without automatic synchronisation. Memories of a core
-//! are taken whole and cut at the program's addresses. The program's text stands behind the source in comments, between
-//! lines that begin with [`BEGIN`] and [`END`]: whoever has the source has the program.
+//! Flags and barriers are the program's own, so the source is built without automatic synchronisation.
+//! Memories of a core are taken whole and cut at the program's addresses. The program's text follows the
+//! source in comments, between lines that begin with [`BEGIN`] and [`END`]: the program can be read back from
+//! the source.
 
 mod calls;
 mod scalars;
@@ -17,7 +18,7 @@ use std::fmt::Write;
 
 /// Line before a program's text; the kernel's name follows.
 pub const BEGIN: &str = "// headwater-program ";
-/// Line behind it.
+/// Line after it.
 pub const END: &str = "// headwater-program-end";
 
 /// The source of a verified program: one translation unit with one kernel.
@@ -133,7 +134,7 @@ impl Emitter<'_> {
         self.line(&format!("// hash {:016x}", hash(&text)));
     }
 
-    /// The kernel's kind, where the vendor's headers ask for it.
+    /// The kernel's kind, where the vendor's headers require it.
     fn kind(&mut self) {
         let program = self.program;
         let kind = match (program.arch, &program.parts[..]) {
@@ -242,7 +243,7 @@ impl Emitter<'_> {
             StmtKind::Instr(Instr::Load(x)) => *times.entry(x.into).or_default() += 1,
             StmtKind::For { var, .. } => *times.entry(*var).or_default() += 1,
             StmtKind::If { then, otherwise, .. } => {
-                // A variable of a branch may be used behind it.
+                // A variable of a branch may be used after it.
                 Program::walk(then, &mut |s| inside.extend(assigned(s)));
                 Program::walk(otherwise, &mut |s| inside.extend(assigned(s)));
             }

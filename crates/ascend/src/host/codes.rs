@@ -12,7 +12,7 @@ pub enum Severity {
     OutOfMemory,
     /// A wait ended before the work did.
     Timeout,
-    /// A kernel failed: nothing that was queued behind it can be trusted.
+    /// A kernel failed: no result of work queued after it is valid.
     KernelFault,
     /// The device, its memory or the way to it failed.
     DeviceLost,
@@ -68,7 +68,7 @@ const OPERATORS: &str =
     "install the operator package of this very chip and of CANN's version, or use --ascend-ops own";
 const HARDWARE: &str = "the device reports a hardware fault: take it out of use and tell its administrator";
 
-/// Every code that is told apart; CANN's reference lists them all under `aclError`.
+/// Every code that is distinguished; CANN's reference lists them all under `aclError`.
 pub const KNOWN: &[KnownStatus] = known! {
     100000 INVALID_PARAM Refused "invalid parameter" OURS;
     100001 UNINITIALIZE Refused "the library is not initialised" OURS;
@@ -158,7 +158,8 @@ pub fn lookup(code: Status) -> Option<&'static KnownStatus> {
     KNOWN.iter().find(|k| k.code == code)
 }
 
-/// State of the device after a code. Unknown codes go by the vendor's ranges: 5xxxxx are failures inside of the stack.
+/// State of the device after a code. Unknown codes go by the vendor's ranges: 5xxxxx are failures inside of
+/// the stack.
 pub fn severity(code: Status) -> Severity {
     match lookup(code) {
         Some(known) => known.severity,
@@ -168,7 +169,8 @@ pub fn severity(code: Status) -> Severity {
     }
 }
 
-/// The code with its meaning and name, e.g. `exception on a vector core (507035, ACL_ERROR_RT_VECTOR_CORE_EXCEPTION)`.
+/// The code with its meaning and name, e.g.
+/// `exception on a vector core (507035, ACL_ERROR_RT_VECTOR_CORE_EXCEPTION)`.
 pub fn describe(code: Status) -> String {
     match lookup(code) {
         Some(known) => {

@@ -23,7 +23,8 @@ pub struct MemoryInfo {
 
 /// A device of this machine, opened.
 ///
-/// Work goes to the default context of the device, which other users in the process (such as torch_npu) share.
+/// Work goes to the default context of the device, which other users in the process (such as torch_npu)
+/// share.
 #[derive(Debug)]
 pub struct Device {
     pub(super) runtime: Arc<Runtime>,
@@ -41,8 +42,8 @@ impl Device {
     /// Opens device `ordinal`, counted from 0.
     ///
     /// # Errors
-    /// [`Error::Call`] if there is no such device or it does not start, [`Error::Usage`] if the chip is not one that
-    /// programs can be written for.
+    /// [`Error::Call`] if there is no such device or it does not start, [`Error::Usage`] if the chip is not
+    /// one that programs can be written for.
     pub fn open(runtime: &Arc<Runtime>, ordinal: u32) -> Result<Arc<Device>> {
         let f = &runtime.acl.base;
         let name = format!("ascend:{ordinal}");
@@ -125,7 +126,7 @@ impl Device {
     /// The device's first error, or what the call is refused with.
     pub fn memory(&self) -> Result<MemoryInfo> {
         self.enter()?;
-        // 310P has DDR, the others HBM; where the first answer is empty the other kind is asked for.
+        // 310P has DDR, the others HBM; where the first answer is empty the other kind is queried.
         let kinds = match self.arch {
             Arch::P310 => [mem_attr::DDR, mem_attr::HBM],
             Arch::A2 => [mem_attr::HBM, mem_attr::DDR],
@@ -143,8 +144,8 @@ impl Device {
         Ok(info)
     }
 
-    /// Vector cores and cube (or AI) cores, as the runtime counts them; `None` before CANN 8.3, where the chip's table
-    /// has them.
+    /// Vector cores and cube (or AI) cores, as the runtime counts them; `None` before CANN 8.3, where the
+    /// chip's table has them.
     pub fn cores(&self) -> Option<(u32, u32)> {
         let f = self.runtime.acl.device_info?;
         let get = |attribute| {
@@ -156,8 +157,8 @@ impl Device {
         Some((get(device_attr::VECTOR_CORES)?, get(device_attr::AI_CORES)?))
     }
 
-    /// Address through which cube and vector cores synchronise: the first argument of kernels that need both. `None`
-    /// where no library gives it, and on 310P, whose cores are one kind.
+    /// Address through which cube and vector cores synchronise: the first argument of kernels that need both.
+    /// `None` where no library gives it, and on 310P, whose cores are one kind.
     ///
     /// # Errors
     /// The device's first error, or what the call is refused with.
@@ -179,7 +180,8 @@ impl Device {
         Ok(Some(address))
     }
 
-    /// Why launches are given one by one, instead of recorded once and replayed; `None` where they are replayed.
+    /// Why launches are given one by one, instead of recorded once and replayed; `None` where they are
+    /// replayed.
     pub fn unrecorded(&self) -> Option<String> {
         let settings = &self.runtime.settings;
         if !settings.graphs {
@@ -256,8 +258,8 @@ impl Device {
         logs.push(Arc::downgrade(log));
     }
 
-    /// Launches that may be at fault: the one an exception names, or else all that are not known to be done. The
-    /// status is the exception's.
+    /// Launches that may be at fault: the one an exception names, or else all that are not known to be done.
+    /// The status is the exception's.
     fn blame(&self) -> (Option<Status>, Vec<Arc<Site>>, usize) {
         const SHOWN: usize = 4;
         let reports = self.runtime.exceptions.as_ref().map(|c| c.take()).unwrap_or_default();
@@ -290,8 +292,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: takes a number; undoes the `aclrtSetDevice` of `open`. Everything made on the device holds this
-        // value and is gone.
+        // SAFETY: takes a number; undoes the `aclrtSetDevice` of `open`. Everything made on the device holds
+        // this value and was dropped before.
         let status = unsafe { (self.runtime.acl.base.aclrtResetDevice)(self.ordinal as i32) };
         self.runtime.released("aclrtResetDevice", status, &self.runtime.counts.devices);
     }

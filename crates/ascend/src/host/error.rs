@@ -1,5 +1,5 @@
-//! Errors of the host side: what failed, in which kernel and line of the model, what the vendor's library says, and
-//! what to do.
+//! Errors of the host side: what failed, in which kernel and line of the model, what the vendor's library
+//! says, and what to do.
 
 use super::codes::{self, Status};
 use headwater_launch::FileError;
@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Result of the host side.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something on the host side failed. Cloned where it stays: a device that failed gives the same error again.
+/// Why something on the host side failed. Cloned where it stays: a device that failed gives the same error
+/// again.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// HW-A101: a library is missing or does not open.
@@ -57,7 +58,7 @@ pub enum Error {
     OutOfMemory {
         /// The device.
         device: String,
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
         /// Bytes free, as the device says.
         free: usize,
@@ -73,7 +74,8 @@ pub enum Error {
         device: String,
         /// Code that the device reported.
         status: Status,
-        /// The launch at fault; several where the runtime does not tell them apart, in the order of launching.
+        /// The launch at fault; several where the runtime does not distinguish them, in the order of
+        /// launching.
         sites: Vec<Arc<Site>>,
         /// Further launches that may be at fault.
         others: usize,
@@ -89,7 +91,7 @@ pub enum Error {
         limit: Duration,
         /// Launches that were not done, oldest first.
         sites: Vec<Arc<Site>>,
-        /// Further launches behind them.
+        /// Further launches after them.
         others: usize,
         /// The vendor's text.
         detail: String,
@@ -127,10 +129,11 @@ pub enum Error {
     NoCompiler {
         /// The chip.
         chip: String,
-        /// The tool that was looked for.
+        /// The tool that was not found.
         missing: String,
     },
-    /// HW-A110: something was asked that cannot be: a range outside of memory, a kernel that is not in a binary.
+    /// HW-A110: something was asked that cannot be: a range outside of memory, a kernel that is not in a
+    /// binary.
     #[error("HW-A110: {0}")]
     Usage(String),
     /// HW-A111: a file could not be read or written.

@@ -1,5 +1,5 @@
-//! Exceptions of kernels. CANN passes them to a callback, on a thread of its own, as numbers of a stream and a
-//! task. They are collected here and matched with launches when the next call fails.
+//! Exceptions of kernels. CANN passes them to a callback, on a thread of its own, as numbers of a stream and
+//! a task. They are collected here and matched with launches when the next call fails.
 #![allow(unsafe_code)]
 
 use super::acl::symbols::Exceptions;
@@ -39,8 +39,8 @@ extern "C" fn collect<const SLOT: usize>(info: *const c_void) {
     let mut guard = state(SLOT);
     let Some(state) = guard.as_mut().filter(|s| !info.is_null() && s.reports.len() < MOST) else { return };
     let f = state.functions;
-    // SAFETY: `info` is what the runtime handed to this callback, good until it returns; the four functions only
-    // read it.
+    // SAFETY: `info` is what the runtime handed to this callback, good until it returns; the four functions
+    // only read it.
     let exception = unsafe {
         Exception {
             device: (f.aclrtGetDeviceIdFromExceptionInfo)(info),
@@ -68,8 +68,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Begins to collect. `None` if the library refuses or every slot is taken: exceptions then have no task number,
-    /// and errors name all launches that may be at fault.
+    /// Begins to collect. `None` if the library refuses or every slot is taken: exceptions then have no task
+    /// number, and errors name all launches that may be at fault.
     pub fn start(functions: Exceptions) -> Option<Collector> {
         let slot = (0..SLOTS).find(|&slot| {
             let mut guard = state(slot);

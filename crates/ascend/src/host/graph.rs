@@ -1,7 +1,7 @@
 //! Recorded launches: given to a stream once, then run again by one call, without the host between them.
 //!
-//! CANN calls this capture of a stream (`aclmdlRICapture…`). Nothing may wait or ask on the recording thread meanwhile, so a
-//! recording has a stream of its own, and every launch is prepared before it begins.
+//! CANN calls this capture of a stream (`aclmdlRICapture…`). Nothing may wait or ask on the recording thread
+//! meanwhile, so a recording has a stream of its own, and every launch is prepared before it begins.
 #![allow(unsafe_code)]
 
 use super::acl::symbols::Capture;
@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A recording of launches. It holds their kernels, but not the memory of their arguments; once some of that is freed, it
-/// cannot be replayed any more.
+/// A recording of launches. It holds their kernels, but not the memory of their arguments; once some of that
+/// is freed, it cannot be replayed any more.
 #[derive(Clone, Debug)]
 pub struct Graph(Arc<Recorded>);
 
@@ -50,18 +50,19 @@ impl Drop for Recorded {
 }
 
 impl Recorded {
-    /// The memory that its launches use, if all is there.
+    /// The memory that its launches use, if all of it is alive.
     fn memory(&self) -> Option<Vec<DeviceMemory>> {
         self.uses.memory.iter().map(WeakMemory::upgrade).collect()
     }
 }
 
 impl Graph {
-    /// Records launches from a stream that nobody else uses. After an error that stream must not be used again.
+    /// Records launches from a stream that nobody else uses. After an error that stream must not be used
+    /// again.
     ///
     /// # Errors
-    /// [`Error::Symbol`] where the library cannot record, [`Error::Call`] if it refuses, [`Error::Usage`] for a kernel of
-    /// another device, the device's first error.
+    /// [`Error::Symbol`] where the library cannot record, [`Error::Call`] if it refuses, [`Error::Usage`] for
+    /// a kernel of another device, the device's first error.
     pub fn record(stream: &Arc<Stream>, launches: &[Launch]) -> Result<Graph> {
         let device = stream.device();
         if let Some(launch) = launches.iter().find(|l| !Arc::ptr_eq(l.device(), device)) {
@@ -113,7 +114,7 @@ impl Graph {
         self.0.uses.sites.len()
     }
 
-    /// True while all memory that its launches are given is there.
+    /// True while all memory that its launches are given is alive.
     pub fn is_current(&self) -> bool {
         self.0.memory().is_some()
     }
@@ -149,10 +150,12 @@ fn capture(stream: &Arc<Stream>, uses: Uses, work: impl FnOnce() -> Result<()>) 
 }
 
 impl Stream {
-    /// Gives recorded launches to the stream; returns before they have run. Runs of one recording follow each other.
+    /// Gives recorded launches to the stream; returns before they have run. Runs of one recording follow each
+    /// other.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a recording of another device or of memory that was freed, [`Error::Call`] if it is refused, the device's first error.
+    /// [`Error::Usage`] for a recording of another device or of memory that was freed, [`Error::Call`] if it
+    /// is refused, the device's first error.
     pub fn replay(&self, graph: &Graph) -> Result<()> {
         let (device, recorded) = (self.device(), &graph.0);
         if !Arc::ptr_eq(device, recorded.stream.device()) {
@@ -163,7 +166,8 @@ impl Stream {
         let hold = (recorded.clone(), recorded.memory().ok_or_else(freed)?);
         let f = functions(device)?;
         device.enter()?;
-        // SAFETY: recording and stream are alive; the stream's notes hold the recording and its memory until it is done.
+        // SAFETY: recording and stream are alive; the stream's notes hold the recording and its memory until
+        // it is done.
         let status = unsafe { (f.aclmdlRIExecuteAsync)(recorded.handle, self.handle()) };
         device.check(REPLAY, status)?;
         self.note(Sites::Many(recorded.uses.sites.clone()), Some(Arc::new(hold)))

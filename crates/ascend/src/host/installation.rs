@@ -1,5 +1,5 @@
-//! CANN's installation on this machine: folders, libraries, compilers, and versions as the vendor's files state
-//! them. Reads files and environment alone; opens no library.
+//! CANN's installation on this machine: folders, libraries, compilers, and versions as the vendor's files
+//! state them. Reads files and environment alone; opens no library.
 
 use crate::chip::Arch;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ pub struct Installation {
 const HOMES: [&str; 4] = ["cann", "ascend-toolkit/latest", "latest", "nnrt/latest"];
 
 impl Installation {
-    /// The installation that the environment names (`ASCEND_HOME_PATH`, `ASCEND_TOOLKIT_HOME`), or else one at the
-    /// installers' default places, for all users or this one.
+    /// The installation that the environment names (`ASCEND_HOME_PATH`, `ASCEND_TOOLKIT_HOME`), or else one
+    /// at the installers' default places, for all users or this one.
     pub fn find() -> Installation {
         let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_dir());
         let mut roots = vec![PathBuf::from("/usr/local/Ascend")];
@@ -79,7 +79,8 @@ impl Installation {
         value_of(&self.firmware.as_ref()?.join("version.info"), "version")
     }
 
-    /// Chips for which a package of the vendor's operators is installed, as its folders name them (`ascend910b`).
+    /// Chips for which a package of the vendor's operators is installed, as its folders name them
+    /// (`ascend910b`).
     pub fn operator_chips(&self) -> Vec<String> {
         let Some(home) = &self.home else { return Vec::new() };
         let folder = home.join("opp/built-in/op_impl/ai_core/tbe/kernel");

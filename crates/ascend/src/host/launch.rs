@@ -1,7 +1,8 @@
 //! Loaded binaries, their kernels, and launches: the same arguments by whichever rung the library has.
 //!
-//! Arguments lie as in a C structure: addresses and integers take 8 bytes, floats 4, each aligned to its size. The
-//! argument list aligns every entry to 8 bytes, so it gets the structure word by word, which keeps the offsets.
+//! Arguments are laid out as a C structure: addresses and integers take 8 bytes, floats 4, each aligned to
+//! its size. The argument list aligns every entry to 8 bytes, so it gets the structure word by word, which
+//! keeps the offsets.
 #![allow(unsafe_code)]
 
 use super::acl::types::*;
@@ -27,7 +28,7 @@ pub enum CoreKind {
     Vector,
     /// Cube cores of A2 and A3.
     Cube,
-    /// Cube and vector cores together, and the cores of 310P.
+    /// Cube and vector cores in one kernel, and the cores of 310P.
     Mixed,
 }
 
@@ -125,8 +126,8 @@ impl Module {
                         // The name of the stub is its key in text: unique, as the runtime demands.
                         let key_name = CString::new(format!("headwater_{:p}", &raw const *stub.key))
                             .map_err(|_| Error::Usage("a key with a zero".into()))?;
-                        // SAFETY: the binary is registered; the key is an address of this module's own, alive until
-                        // the binary is unregistered; both names end with 0.
+                        // SAFETY: the binary is registered; the key is an address of this module's own, alive
+                        // until the binary is unregistered; both names end with 0.
                         let status = unsafe {
                             (f.rtFunctionRegister)(
                                 handle.0,
@@ -162,7 +163,8 @@ fn load(device: &Arc<Device>, binary: &KernelBinary, rung: LoadRung) -> Result<L
     match rung {
         LoadRung::FromData => {
             let f = acl.from_data.ok_or_else(lacks)?;
-            // SAFETY: the bytes and the options are alive through the call, which copies them; writes one handle.
+            // SAFETY: the bytes and the options are alive through the call, which copies them; writes one
+            // handle.
             let status =
                 unsafe { (f.aclrtBinaryLoadFromData)(data, binary.bytes.len(), &options, &mut handle) };
             device.check(rung.function(), status)?;
@@ -197,7 +199,8 @@ fn load(device: &Arc<Device>, binary: &KernelBinary, rung: LoadRung) -> Result<L
             let f = acl.runtime.ok_or_else(lacks)?;
             let length = binary.bytes.len() as u64;
             let described = RuntimeBinary { magic: binary.core.magic(), version: 0, data, length };
-            // SAFETY: the structure is read in the call; the bytes live as long as the module. Writes one handle.
+            // SAFETY: the structure is read in the call; the bytes live as long as the module. Writes one
+            // handle.
             let status = unsafe { (f.rtDevBinaryRegister)(&described, &mut handle.0) };
             device.check(rung.function(), status)?;
             Ok(Loaded::Runtime(handle))
@@ -293,7 +296,7 @@ pub struct Launch {
     hold: Arc<(Kernel, Vec<DeviceMemory>)>,
     site: Arc<Site>,
     together: bool,
-    /// Arguments in device memory, where the rung wants them there.
+    /// Arguments in device memory, where the rung requires that.
     block: Option<DeviceMemory>,
 }
 
@@ -301,8 +304,8 @@ impl Launch {
     /// A launch of `blocks` blocks.
     ///
     /// # Errors
-    /// [`Error::Usage`] for no blocks, too many arguments, an address outside of its memory or memory of another
-    /// device; [`Error::OutOfMemory`] where arguments lie in device memory.
+    /// [`Error::Usage`] for no blocks, too many arguments, an address outside of its memory or memory of
+    /// another device; [`Error::OutOfMemory`] where arguments are in device memory.
     pub fn new(kernel: &Kernel, blocks: u32, arguments: &[Argument], site: Arc<Site>) -> Result<Launch> {
         let device = kernel.device();
         if blocks == 0 || arguments.len() > MAX_ARGUMENTS {
@@ -348,8 +351,8 @@ impl Launch {
     /// The same, with all blocks running at the same time, as a barrier over them needs.
     ///
     /// # Errors
-    /// [`Error::Usage`] where the rung cannot state it and there are more blocks than `cores`: those behind would start
-    /// when the first are done, which wait for them.
+    /// [`Error::Usage`] where the rung cannot state it and there are more blocks than `cores`: later blocks
+    /// would start only after the first ones finish, which wait for them.
     pub fn together(mut self, cores: u32) -> Result<Launch> {
         let rung = self.kernel.device().runtime.launch_rung();
         if self.blocks > cores && matches!(rung, LaunchRung::DeviceArgs | LaunchRung::Runtime) {
@@ -364,7 +367,7 @@ impl Launch {
         Ok(self)
     }
 
-    /// Memory of its arguments, and that of the block where they lie.
+    /// Memory of its arguments, and that of the block that stores them.
     pub(super) fn memory(&self) -> &[DeviceMemory] {
         &self.hold.1
     }
@@ -389,8 +392,8 @@ impl Stream {
     /// Gives a launch to the stream; returns before it has run.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a kernel of another device, [`Error::Call`] if the launch is refused, the device's first
-    /// error. With blocking launches also what the kernel fails with.
+    /// [`Error::Usage`] for a kernel of another device, [`Error::Call`] if the launch is refused, the
+    /// device's first error. With blocking launches also what the kernel fails with.
     pub fn launch(&self, launch: &Launch) -> Result<()> {
         let device = self.device();
         if !Arc::ptr_eq(device, launch.kernel.device()) {
@@ -482,7 +485,7 @@ impl Stream {
             (Entry::Function(kernel), LaunchRung::DeviceArgs) => {
                 let f = acl.device_args.ok_or_else(lacks)?;
                 let block = launch.block.as_ref().ok_or_else(lacks)?;
-                // SAFETY: kernel and stream are alive; the block lies in device memory that the stream's notes
+                // SAFETY: kernel and stream are alive; the block is in device memory that the stream's notes
                 // hold until the launch is done.
                 unsafe {
                     (f.aclrtLaunchKernel)(*kernel, blocks, block.address() as *const c_void, bytes, stream)

@@ -9,7 +9,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Work between two marks of a stream. A mark is an event; what lies before one that is done needs no more notes.
+/// Work between two marks of a stream. A mark is an event; entries before a completed mark can be retired.
 const MARK_EVERY: u64 = 64;
 
 /// Memory and events that work holds until it is done.
@@ -66,7 +66,7 @@ impl Log {
         self.entries.is_empty()
     }
 
-    /// Notes work. Gives the count of entries if a mark is due behind them.
+    /// Notes work. Gives the count of entries if a mark is due after them.
     pub fn push(&mut self, task: Option<u32>, sites: Sites, hold: Hold) -> Option<u64> {
         self.entries.push_back(Entry { task, sites, _hold: hold });
         let count = self.count();
@@ -74,7 +74,7 @@ impl Log {
         (count - last >= MARK_EVERY).then_some(count)
     }
 
-    /// Marks that the first `count` entries lie before an event, and forgets what is done.
+    /// Marks that the first `count` entries precede an event, and retires completed ones.
     pub fn mark(&mut self, count: u64, event: EventHandle, runtime: &Runtime) {
         self.marks.push_back((count, event));
         self.settle(runtime);
@@ -92,7 +92,7 @@ impl Log {
         self.entries.iter().flat_map(|e| e.sites.list()).cloned().collect()
     }
 
-    /// Forgets what lies before marks that are done. Asks only; waits for nothing.
+    /// Retires entries before completed marks. Polls; never waits.
     pub fn settle(&mut self, runtime: &Runtime) {
         while let Some(&(before, event)) = self.marks.front() {
             if query(runtime, event) != Ok(true) {

@@ -9,14 +9,15 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// Alignment of device memory in bytes: that of the largest unit which a copy of the cube unit takes. CANN promises 64.
-/// An allocation is followed by bytes that nobody else has, up to the next multiple and as many more.
+/// Alignment of device memory in bytes: that of the largest unit which a copy of the cube unit takes. CANN
+/// promises 64. An allocation is followed by bytes that nobody else has, up to the next multiple and as many
+/// more.
 pub const ALIGN: usize = 512;
-/// Bytes behind all that kernels may read; CANN asks for 32.
+/// Padding after the last byte that kernels may read; CANN requires 32 bytes.
 const TAIL: usize = 32;
 
-/// Bytes of device memory. Clones share them; they are freed when the last clone is gone and no work that was given
-/// one is under way.
+/// Bytes of device memory. Clones share them; they are freed when the last clone is dropped and no work that
+/// uses one is in flight.
 #[derive(Clone, Debug)]
 pub struct DeviceMemory(Arc<Allocation>);
 
@@ -163,7 +164,8 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         let runtime = &self.device.runtime;
         self.device.set_context();
-        // SAFETY: the address is the runtime's own, freed once. Work that uses it holds a clone until it is done.
+        // SAFETY: the address is the runtime's own, freed once. Work that uses it holds a clone until it is
+        // done.
         let status = unsafe { (runtime.acl.base.aclrtFree)(self.base as *mut c_void) };
         runtime.counts.device_bytes.fetch_sub(self.bytes, Ordering::SeqCst);
         runtime.released("aclrtFree", status, &runtime.counts.device_allocations);
@@ -215,8 +217,8 @@ impl std::ops::Deref for PinnedMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `bytes` initialised bytes, alive as long as this value. A copy that writes them owns the value
-        // (`Pending`) until it is done.
+        // SAFETY: `bytes` initialised bytes, alive as long as this value. A copy that writes them owns the
+        // value (`Pending`) until it is done.
         unsafe { std::slice::from_raw_parts(self.0.address as *const u8, self.0.bytes) }
     }
 }
@@ -233,7 +235,8 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         let runtime = &self.device.runtime;
         self.device.set_context();
-        // SAFETY: the address is the runtime's own, freed once; copies that use it hold the value until they are done.
+        // SAFETY: the address is the runtime's own, freed once; copies that use it hold the value until they
+        // are done.
         let status = unsafe { (runtime.acl.base.aclrtFreeHost)(self.address as *mut c_void) };
         runtime.released("aclrtFreeHost", status, &runtime.counts.host_allocations);
     }

@@ -1,8 +1,9 @@
 //! The host side: CANN's libraries opened at run time, device memory, streams, compilation and launch.
 //!
-//! Nothing of the vendor's is needed to build or to test. The libraries are found ([`installation`]) and opened
-//! ([`acl`]) when a device is asked for; a machine without them gets an error that says what is missing. Objects here own their handles and
-//! release them when dropped; a device that failed gives its first error again to every later call.
+//! Nothing of the vendor's is needed to build or to test. The libraries are found ([`installation`]) and
+//! opened ([`acl`]) when a device is opened; a machine without them gets an error that says what is missing.
+//! Objects here own their handles and release them when dropped; a device that failed gives its first error
+//! again to every later call.
 
 pub mod acl;
 pub mod codes;

@@ -1,5 +1,5 @@
-//! The opened library of a process: initialised once, finalised when the last user is gone, and the count of what it
-//! holds for us.
+//! The opened library of a process: initialised once, finalised when the last user is dropped, and counts of
+//! its objects that we own.
 #![allow(unsafe_code)]
 
 use super::acl::{Acl, LaunchRung, LoadRung};
@@ -20,11 +20,12 @@ pub struct RuntimeSettings {
     pub blocking: bool,
     /// True if launches that come again are recorded and replayed, where the library can.
     pub graphs: bool,
-    /// The way to launch; the newest that is there if `None`.
+    /// The way to launch; the newest available if `None`.
     pub rung: Option<LaunchRung>,
     /// The longest that any wait lasts.
     pub limit: Duration,
-    /// The longest that the device lets one kernel run; CANN's own limit (547 s on 310P, 1091 s on A2) if `None`.
+    /// The longest that the device lets one kernel run; CANN's own limit (547 s on 310P, 1091 s on A2) if
+    /// `None`.
     pub kernel_limit: Option<Duration>,
 }
 
@@ -42,7 +43,8 @@ impl Default for RuntimeSettings {
 
 impl RuntimeSettings {
     /// The defaults, changed by `HEADWATER_ASCEND_BLOCKING` (`1`), `HEADWATER_ASCEND_GRAPHS` (`0`),
-    /// `HEADWATER_ASCEND_LAUNCH` (the name of the launching function) and `HEADWATER_ASCEND_TIMEOUT` (seconds).
+    /// `HEADWATER_ASCEND_LAUNCH` (the name of the launching function) and `HEADWATER_ASCEND_TIMEOUT`
+    /// (seconds).
     ///
     /// # Errors
     /// [`Error::Usage`] for a value that makes no sense.
@@ -73,7 +75,7 @@ impl RuntimeSettings {
 pub struct LiveCounts {
     /// Allocations in device memory.
     pub device_allocations: usize,
-    /// Their bytes, as asked for.
+    /// Their bytes, as requested.
     pub device_bytes: usize,
     /// Allocations in pinned host memory.
     pub host_allocations: usize,
@@ -125,12 +127,12 @@ pub struct Runtime {
 static OPEN: Mutex<Vec<(PathBuf, Weak<Runtime>)>> = Mutex::new(Vec::new());
 
 impl Runtime {
-    /// Opens and initialises `libascendcl.so` at `acl`, and `libruntime.so` at `runtime` for what ACL lacks. A library
-    /// that this process has open already is shared, with the settings it was opened with.
+    /// Opens and initialises `libascendcl.so` at `acl`, and `libruntime.so` at `runtime` for what ACL lacks.
+    /// A library that this process has open already is shared, with the settings it was opened with.
     ///
     /// # Errors
-    /// [`Error::Library`] or [`Error::Symbol`] if the installation is not whole, [`Error::Call`] if it does not
-    /// initialise, [`Error::Usage`] if the settings ask for a way to launch that is not there.
+    /// [`Error::Library`] or [`Error::Symbol`] if the installation is incomplete, [`Error::Call`] if it does
+    /// not initialise, [`Error::Usage`] if the settings request a way to launch that does not exist.
     pub fn open(acl: &Path, runtime: Option<&Path>, settings: RuntimeSettings) -> Result<Arc<Runtime>> {
         let key = std::fs::canonicalize(acl).unwrap_or_else(|_| acl.to_owned());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -182,12 +184,12 @@ impl Runtime {
         self.launch
     }
 
-    /// Ways to launch that are there, newest first.
+    /// Available ways to launch, newest first.
     pub fn launch_rungs(&self) -> Vec<LaunchRung> {
         self.acl.launch_rungs()
     }
 
-    /// The way binaries are loaded for a generation of chips. What launches and what loads belong together: argument
+    /// The way binaries are loaded for a generation of chips. Launching and loading must match: argument
     /// lists on 310P are documented with files alone, arguments in device memory with described binaries.
     pub fn load_rungs(&self, arch: Arch) -> Vec<LoadRung> {
         let there = self.acl.load_rungs();

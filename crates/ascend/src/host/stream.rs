@@ -1,5 +1,5 @@
-//! Streams and events. A stream keeps a record of its work until that is known to be done. So memory outlives the
-//! work that uses it, and a failure names its launch.
+//! Streams and events. A stream keeps a record of its work until that is known to be done. So memory outlives
+//! the work that uses it, and a failure names its launch.
 #![allow(unsafe_code)]
 
 use super::acl::types::{self, EventHandle, StreamHandle, memcpy_kind};
@@ -58,8 +58,8 @@ impl Stream {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes work that was just given to the stream by this thread. Marks it now and then; waits for it if launches
-    /// block.
+    /// Notes work that was just given to the stream by this thread. Marks it now and then; waits for it if
+    /// launches block.
     pub(super) fn note(&self, sites: Sites, hold: Hold) -> Result<()> {
         let runtime = self.device.runtime();
         let mut task = None;
@@ -126,7 +126,7 @@ impl Stream {
     /// Waits until everything given to the stream is done; at most `limit`, or the settings' limit.
     ///
     /// # Errors
-    /// [`Error::Timeout`] with the launches that are not done, [`Error::Kernel`] with the one that failed,
+    /// [`Error::Timeout`] with the unfinished launches, [`Error::Kernel`] with the one that failed,
     /// [`Error::Lost`].
     pub fn synchronize(&self, limit: Option<Duration>) -> Result<()> {
         self.device.enter()?;
@@ -148,8 +148,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Copies the whole of pinned memory to byte `offset` of device memory, in order with the stream. The memory comes
-    /// back when the copy is done.
+    /// Copies the whole of pinned memory to byte `offset` of device memory, in order with the stream. The
+    /// memory comes back when the copy is done.
     ///
     /// # Errors
     /// [`Error::Usage`] for a range outside, the device's first error.
@@ -175,8 +175,8 @@ impl Stream {
         self.device.enter()?;
         if bytes > 0 {
             let (f, data) = (&self.device.runtime.acl.base, from.0.address as *const _);
-            // SAFETY: both ranges were checked. The log holds both memories until the copy is known to be done, and
-            // nobody writes the bytes meanwhile: `Pending` owns them.
+            // SAFETY: both ranges were checked. The log holds both memories until the copy is known to be
+            // done, and nobody writes the bytes meanwhile: `Pending` owns them.
             let status = unsafe {
                 (f.aclrtMemcpyAsync)(address, bytes, data, bytes, memcpy_kind::HOST_TO_DEVICE, self.handle)
             };
@@ -211,8 +211,8 @@ impl Stream {
         self.device.enter()?;
         if bytes > 0 {
             let (f, data) = (&self.device.runtime.acl.base, into.0.address as *mut _);
-            // SAFETY: both ranges were checked. The log holds both memories until the copy is known to be done, and
-            // nobody reads the bytes meanwhile: `Pending` owns them.
+            // SAFETY: both ranges were checked. The log holds both memories until the copy is known to be
+            // done, and nobody reads the bytes meanwhile: `Pending` owns them.
             let status = unsafe {
                 (f.aclrtMemcpyAsync)(data, bytes, address, bytes, memcpy_kind::DEVICE_TO_HOST, self.handle)
             };
@@ -309,11 +309,12 @@ impl Drop for Stream {
             let status = unsafe { (runtime.acl.base.aclrtDestroyStream)(self.handle) };
             ("aclrtDestroyStream", status)
         } else if let Some(f) = runtime.acl.force {
-            // SAFETY: the stream is alive and destroyed once; its work is given up.
+            // SAFETY: the stream is alive and destroyed once; its work is abandoned.
             let status = unsafe { (f.aclrtDestroyStreamForce)(self.handle) };
             ("aclrtDestroyStreamForce", status)
         } else {
-            // Without that function the release of a stream that hangs may hang too: the stream is left alone.
+            // Without that function the release of a stream that hangs may hang too: the stream is left
+            // alone.
             ("aclrtDestroyStreamForce", codes::STREAM_SYNC_TIMEOUT)
         };
         runtime.released(call, status, &runtime.counts.streams);
@@ -405,7 +406,7 @@ impl Pending {
     }
 }
 
-/// Attributes of a launch whose blocks must run together.
+/// Attributes of a launch whose blocks must run concurrently.
 pub(super) fn together() -> types::LaunchAttribute {
     types::LaunchAttribute { kind: types::LAUNCH_SCHEDULE, value: [1, 0, 0, 0] }
 }

@@ -35,7 +35,8 @@ pub struct Survey {
     pub launches: Vec<&'static str>,
     /// Chips that have the vendor's operators.
     pub operators: Vec<String>,
-    /// Operators of the vendor's (aclnn) that could be used instead of our own kernels of products, attention and convolutions.
+    /// Operators of the vendor's (aclnn) that could be used instead of our own kernels of products, attention
+    /// and convolutions.
     pub vendor: Vec<&'static str>,
     /// Version of that package.
     pub operators_version: Option<String>,

@@ -108,7 +108,7 @@ impl Builder {
         self.program.doc.push(line.into());
     }
 
-    /// A note behind the next statement.
+    /// A note after the next statement.
     pub fn note(&mut self, note: impl Into<String>) {
         self.note = note.into();
     }
@@ -172,12 +172,12 @@ impl Builder {
         self.pointer(name, Access::Out, elem, len)
     }
 
-    /// Room of the kernel's own in GM.
+    /// Workspace of the kernel in GM.
     pub fn workspace(&mut self, name: &str, elem: Elem, len: u64) -> Gm {
         self.pointer(name, Access::Workspace, elem, len)
     }
 
-    /// Lets copies reach `slack` elements behind a pointer's last.
+    /// Lets copies reach `slack` elements past a pointer's last.
     pub fn slack(&mut self, gm: Gm, elements: u64) {
         if let Some(Param { kind: ParamKind::Pointer { slack, .. }, .. }) =
             self.program.params.get_mut(gm.id.0 as usize)
@@ -218,7 +218,8 @@ impl Builder {
         self.buffer(name, Space::Ub, elem, len, None)
     }
 
-    /// A buffer in UB that begins at `phase` within 512 bytes, near the beginning, or, from 256 on, near the end.
+    /// A buffer in UB that begins at `phase` within 512 bytes, near the beginning, or, from 256 on, near the
+    /// end.
     pub fn ub_phase(&mut self, name: &str, elem: Elem, len: u64, phase: u32) -> Buf {
         self.buffer(name, Space::Ub, elem, len, Some(phase))
     }
@@ -230,7 +231,7 @@ impl Builder {
         VarId(self.program.vars.len() as u32 - 1)
     }
 
-    /// `name`, with a number behind it if it is taken.
+    /// `name`, with a number appended if it is taken.
     fn unique(&self, name: &str) -> String {
         let p = &self.program;
         let taken = |name: &str| {
@@ -453,7 +454,7 @@ impl Builder {
         self.issue(Select { dst: dst.into(), mask, src0: src0.into(), src1: src1.into(), over });
     }
 
-    /// Reduces each of `repeat` repeats, blocks or pairs; results of repeats lie `dst_repeat` apart.
+    /// Reduces each of `repeat` repeats, blocks or pairs; results of repeats have stride `dst_repeat`.
     pub fn reduce(
         &mut self,
         op: Reduction,

@@ -1,7 +1,8 @@
 //! Rules of single instructions: which chip has them, for which types, in which memories, with which fields.
 //!
-//! One statement of each rule serves twice: on a program, where only constants are known, and on what a core issues,
-//! where everything is. Sources: asc-devkit's pages on each call, and its page on alignment and overlap.
+//! One statement of each rule serves twice: on a program, where only constants are known, and on what a core
+//! issues, where everything is. Sources: asc-devkit's pages on each call, and its page on alignment and
+//! overlap.
 
 use super::exists::{cast_exists, event_exists};
 use super::finding::Rule;
@@ -174,7 +175,8 @@ impl Check<'_> {
         }
     }
 
-    /// The address is a multiple of `align` bytes within its memory; buffers begin at multiples of 32 at least.
+    /// The address is a multiple of `align` bytes within its memory; buffers begin at multiples of 32 at
+    /// least.
     pub(super) fn aligned<S: Known>(&self, view: &View<S>, align: i64) -> Checked {
         let Some(offset) = int(&view.offset) else { return Ok(()) };
         let start = match view.base {

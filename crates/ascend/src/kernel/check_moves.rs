@@ -64,9 +64,10 @@ impl Check<'_> {
         within("right", x.right, 0, (32 / size) as u32)
     }
 
-    /// Rules of asc-devkit's page on `LoadData` of images, and of its header's check (`kernel_operator_mm_check.h`), which
-    /// wants whole fractals where the page allows a last one to reach beyond the matrix. What the page has do nothing, such
-    /// as an image without rows, is refused.
+    /// Rules of asc-devkit's page on `LoadData` of images, and of its header's check
+    /// (`kernel_operator_mm_check.h`), which requires whole fractals where the page allows a last one to
+    /// reach beyond the matrix. What does nothing according to the page, such as an image without rows, is
+    /// refused.
     pub(super) fn load_data_3d<S: Known>(&self, x: &LoadData3d<S>) -> Checked {
         use Elem::{BF16, F16, F32, I8, I32, U8, U32};
         self.unit(Unit::Cube, "a load into L0")?;
@@ -120,7 +121,8 @@ impl Check<'_> {
         }
         range("channels", &x.channels, 1, 65535)?;
         let Some(channels) = int(&x.channels) else { return Ok(()) };
-        // Remainders are 4, 8, ... below a fractal's columns; 0 is none of them in 310P's first form, but for one fractal.
+        // Remainders are 4, 8, ... below a fractal's columns; 0 is none of them in 310P's first form, but for
+        // one fractal.
         let whole = channels % columns == 0;
         let some = (0..).map(|i| 4 << i).take_while(|&n| n < columns).any(|n| channels % columns == n);
         match whole && (x.pro || self.arch == Arch::A2 || channels == columns) || some {

@@ -53,7 +53,7 @@ impl<'a> Cursor<'a> {
         self.rest().chars().next()
     }
 
-    /// The error at this place: what was wanted, and what comes.
+    /// The error at this position: expected and found.
     pub(super) fn fail(&self, wanted: &str) -> Error {
         let before = &self.text[..self.at];
         let line = before.matches('\n').count() + 1;
@@ -217,7 +217,7 @@ impl<'a> Cursor<'a> {
         out
     }
 
-    /// A variable that must come; `wanted` tells what was looked for.
+    /// Parses a mandatory variable; `wanted` is the description for the error.
     pub(super) fn var(&mut self, wanted: &str) -> Result<VarId> {
         let before = self.at;
         let word = self.word()?;

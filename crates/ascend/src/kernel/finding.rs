@@ -9,7 +9,7 @@ use std::fmt;
 /// Rules that a kernel can break. The code never changes its meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum Rule {
-    /// HW-A001: a program is not put together rightly: names, types, variables without a value.
+    /// HW-A001: a program is malformed: names, types, variables without a value.
     Form,
     /// HW-A002: the chip has no such instruction, or not for these types.
     Unsupported,
@@ -21,7 +21,7 @@ pub enum Rule {
     Bounds,
     /// HW-A006: an address or length is not aligned.
     Alignment,
-    /// HW-A007: an operand lies in a memory where the instruction cannot have it.
+    /// HW-A007: an operand is in a memory that the instruction cannot access.
     Memory,
     /// HW-A008: a byte is read that nothing has written.
     Uninitialised,

@@ -1,5 +1,5 @@
-//! Footprints: the bytes that an issued instruction reads and writes, operand by operand. Everything that is checked
-//! about accesses (bounds, order, contents) starts from them.
+//! Footprints: the bytes that an issued instruction reads and writes, operand by operand. Everything that is
+//! checked about accesses (bounds, order, contents) starts from them.
 
 use super::instr::*;
 use super::meaning::ReductionKind;
@@ -8,7 +8,8 @@ use super::operand::{Base, Mask, Over, Vector, View};
 use super::scalar::Value;
 use super::{Elem, Space};
 
-/// Runs of bytes: `len` bytes at `start + i · stride[0] + j · stride[1]` for all i below `count[0]` and j below `count[1]`.
+/// Runs of bytes: `len` bytes at `start + i · stride[0] + j · stride[1]` for all i below `count[0]` and j
+/// below `count[1]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Runs {
     /// First byte, from the base's beginning.
@@ -45,7 +46,7 @@ impl Runs {
         Runs { start, len, count: [1, count], stride: [0, stride] }.joined()
     }
 
-    /// The same bytes in fewer runs where they lie one behind the other.
+    /// The same bytes in fewer runs where they are contiguous.
     const fn joined(mut self) -> Runs {
         let mut dim = 2;
         while dim > 0 {
@@ -68,7 +69,7 @@ impl Runs {
         self.len == 0 || self.count[0] == 0 || self.count[1] == 0
     }
 
-    /// First byte and the one behind the last; both `start` if there are none.
+    /// First byte and one past the last; both `start` if there are none.
     pub const fn span(&self) -> (i64, i64) {
         if self.is_empty() {
             return (self.start, self.start);
@@ -112,7 +113,8 @@ impl Runs {
     }
 }
 
-/// Elements of a repeat that take part, as runs of elements within one block each: (block, first element, number).
+/// Elements of a repeat that take part, as runs of elements within one block each: (block, first element,
+/// number).
 fn block_runs(mask: &Mask<Value>, elem: Elem, elems_per_repeat: u64) -> Vec<(u64, u64, u64)> {
     // Blocks are the operand's own: a type half as wide has half as many blocks in a repeat.
     let per_block = elem.per_block();
@@ -216,9 +218,9 @@ fn gapped(blocks: u64, len: u64, gap: u64) -> Runs {
     Runs::row(0, len, blocks, len + gap)
 }
 
-/// The tile of a matrix whose fractals lie as wholes in L1, since no window is wider than a point: where the first one is
-/// behind `src`, and the bytes from one column of fractals to the next. `None` for images with windows, and for tiles that
-/// reach beyond theirs.
+/// The tile of a matrix whose fractals are contiguous in L1, since no window is wider than a point: the first
+/// one's offset from `src`, and the bytes from one column of fractals to the next. `None` for images with
+/// windows, and for tiles that reach beyond theirs.
 pub(crate) fn plain(x: &LoadData3d<Value>) -> Option<[u64; 2]> {
     let c0 = 32 / x.src.elem.size();
     let rows = u64::from(x.size[0]) * u64::from(x.size[1]);
@@ -497,7 +499,7 @@ mod tests {
         let over = |mask, repeat| Over::Repeats { mask, repeat: Value::Int(repeat) };
         let full = over(Mask::First(Value::Int(64)), 3);
         assert_eq!(vector_runs(&operand(1, 8), &full, Elem::F32), [Runs::one(32, 768)]);
-        // Ten of 64: a whole block and a quarter of the next, in three repeats that lie 10 blocks apart.
+        // Ten of 64: a whole block and a quarter of the next, in three repeats with a stride of 10 blocks.
         let ten = over(Mask::First(Value::Int(10)), 3);
         let runs = vector_runs(&operand(2, 10), &ten, Elem::F32);
         assert_eq!(runs, [Runs::row(32, 32, 3, 320), Runs::row(32 + 64, 8, 3, 320)]);

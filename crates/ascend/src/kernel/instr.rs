@@ -1,10 +1,11 @@
-//! Instructions. Each is stated once, in the table below: its name, operands and meaning. From the table come the
-//! types, the text form (printed and parsed) and the visits to operands.
+//! Instructions. Each is stated once, in the table below: its name, operands and meaning. From the table come
+//! the types, the text form (printed and parsed) and the visits to operands.
 //!
-//! `S` is a scalar: an expression ([`Scalar`]) in a program, a number ([`super::Value`]) in what a core issues.
+//! `S` is a scalar: an expression ([`Scalar`]) in a program, a number ([`super::Value`]) in what a core
+//! issues.
 //!
-//! Pipes: an instruction runs on the pipe that [`Instr::pipe`] gives. Instructions of one pipe start in order, but a
-//! dependent one still needs a barrier of the pipe; instructions of different pipes need a flag.
+//! Pipes: an instruction runs on the pipe that [`Instr::pipe`] gives. Instructions of one pipe start in
+//! order, but a dependent one still needs a barrier of the pipe; instructions of different pipes need a flag.
 
 use super::cursor::Cursor;
 use super::op::*;
@@ -245,8 +246,8 @@ macro_rules! instructions {
 instructions! {
     /// Copies blocks of 32 bytes between memories: `blocks` runs of `len` blocks of 32 bytes each.
     ///
-    /// GM↔UB, GM→L1, UB→UB, L1→BT (units of 64 bytes); on 310P also UB↔L1. Both ends are whole blocks; in GM any
-    /// multiple of the element's size may be the beginning.
+    /// GM↔UB, GM→L1, UB→UB, L1→BT (units of 64 bytes); on 310P also UB↔L1. Both ends are whole blocks; in GM
+    /// any multiple of the element's size may be the beginning.
     DataCopy ("data_copy") {
         /// Destination.
         dst: view View<S>,
@@ -260,12 +261,12 @@ instructions! {
         src_gap: zero S,
         /// The same in `dst`.
         dst_gap: zero S,
-        /// To GM: what is done with what is there.
+        /// To GM: how the old content is combined.
         atomic: opt Option<AtomicOp>,
     }
 
-    /// Copies rows of any number of bytes between GM and UB (A2): into UB each row is filled up to 32 bytes, to GM
-    /// the exact bytes are written.
+    /// Copies rows of any number of bytes between GM and UB (A2): into UB each row is filled up to 32 bytes,
+    /// to GM the exact bytes are written.
     DataCopyPad ("data_copy_pad") {
         /// Destination.
         dst: view View<S>,
@@ -281,15 +282,16 @@ instructions! {
         dst_gap: zero S,
         /// Elements of filler before each row, at most 32 bytes.
         left: opt u32,
-        /// Elements of filler behind each row, at most 32 bytes.
+        /// Elements of filler after each row, at most 32 bytes.
         right: opt u32,
-        /// Value of fillers. If absent: the row's first element where there are no `left` and `right`, else undefined.
+        /// Value of fillers. If absent: the row's first element where there are no `left` and `right`, else
+        /// undefined.
         fill: opt Option<Fill>,
-        /// To GM: what is done with what is there.
+        /// To GM: how the old content is combined.
         atomic: opt Option<AtomicOp>,
     }
 
-    /// GM rows into L1 fractals (A2): element (n, d) of matrix i lies at
+    /// GM rows into L1 fractals (A2): element (n, d) of matrix i is at
     /// `i · dst_matrix + (d / C0) · dst_c0 · C0 + n · dst_row · C0 + d % C0`, where C0 elements are 32 bytes.
     CopyNdToNz ("copy_nd2nz") {
         /// Destination, in L1.
@@ -314,8 +316,8 @@ instructions! {
         dst_matrix: zero S,
     }
 
-    /// Moves fractals of 512 bytes: fractal `start + src_stride · i` to fractal `(dst_gap + 1) · i`. From L1 to L0A or
-    /// L0B, or from GM to L1, L0A or L0B.
+    /// Moves fractals of 512 bytes: fractal `start + src_stride · i` to fractal `(dst_gap + 1) · i`. From L1
+    /// to L0A or L0B, or from GM to L1, L0A or L0B.
     LoadData2d ("load_data_2d") {
         /// Destination.
         dst: view View<S>,
@@ -333,8 +335,8 @@ instructions! {
         transpose: opt bool,
     }
 
-    /// Moves square blocks of fractals, transposing them, from L1 to L0B (A2: also L0A). With 16-bit types a block is
-    /// one fractal, with 32-bit types two.
+    /// Moves square blocks of fractals, transposing them, from L1 to L0B (A2: also L0A). With 16-bit types a
+    /// block is one fractal, with 32-bit types two.
     LoadDataTransposed ("load_data_transposed") {
         /// Destination.
         dst: view View<S>,
@@ -352,12 +354,12 @@ instructions! {
         dst_fractal_gap: zero S,
     }
 
-    /// Moves a tile of the matrix that im2col makes of an image in NC1HWC0 in L1 into L0A or L0B. With an image of one
-    /// row and a filter of one point it moves a tile of a matrix in NZ.
+    /// Moves a tile of the matrix that im2col makes of an image in NC1HWC0 in L1 into L0A or L0B. With an
+    /// image of one row and a filter of one point it moves a tile of a matrix in NZ.
     ///
-    /// Row m of the matrix is a position of the filter, column k is (channel block, filter row, filter column, channel).
-    /// There are two forms: all in one, and `pro`, in front of which registers take the size and the padding. They have
-    /// rules of their own: on 310P only `pro` takes whole blocks of channels.
+    /// Row m of the matrix is a position of the filter, column k is (channel block, filter row, filter
+    /// column, channel). There are two forms: all in one, and `pro`, in front of which registers take the
+    /// size and the padding. They have rules of their own: on 310P only `pro` takes whole blocks of channels.
     LoadData3d ("load_data_3d") {
         /// Destination.
         dst: view View<S>,
@@ -407,9 +409,9 @@ instructions! {
 
     /// Product of fractals, `c = a · b`, or `c += a · b`; accumulated in c's type.
     ///
-    /// a (m × k) in L0A, b (k × n) in L0B, c (m × n) in L0C. Element (i, j) of a lies in fractal
-    /// `(i / 16) · ⌈k / K0⌉ + j / K0`, b's (j, l) in fractal `(j / K0) · ⌈n / 16⌉ + l / 16` with columns inside it, c's
-    /// (i, l) in fractal `(l / 16) · ⌈m / 16⌉ + i / 16`; K0 elements are 32 bytes.
+    /// a (m × k) in L0A, b (k × n) in L0B, c (m × n) in L0C. Element (i, j) of a is in fractal
+    /// `(i / 16) · ⌈k / K0⌉ + j / K0`, b's (j, l) in fractal `(j / K0) · ⌈n / 16⌉ + l / 16` with columns
+    /// inside it, c's (i, l) in fractal `(l / 16) · ⌈m / 16⌉ + i / 16`; K0 elements are 32 bytes.
     Mmad ("mmad") {
         /// Accumulators, in L0C.
         c: view View<S>,
@@ -443,9 +445,11 @@ instructions! {
         n: scalar S,
         /// Rows, up to 8192.
         m: scalar S,
-        /// From one column of fractals to the next in L0C, in rows of 16 elements: m rounded up to 16, or more.
+        /// From one column of fractals to the next in L0C, in rows of 16 elements: m rounded up to 16, or
+        /// more.
         src_stride: scalar S,
-        /// Rows: elements from one to the next. Fractals: from one column of them to the next, in units of 32 bytes.
+        /// Rows: elements from one to the next. Fractals: from one column of them to the next, in units of 32
+        /// bytes.
         dst_stride: scalar S,
         /// Layout of the result.
         layout: plain Layout,
@@ -455,11 +459,12 @@ instructions! {
         relu: opt bool,
         /// Handshake with `mmad`.
         unit_flag: opt UnitFlag,
-        /// To GM: what is done with what is there.
+        /// To GM: how the old content is combined.
         atomic: opt Option<AtomicOp>,
     }
 
-    /// Results out of L0C to UB (310P), on the vector pipe: `blocks` runs of `len` fractals, converted to `dst`'s type.
+    /// Results out of L0C to UB (310P), on the vector pipe: `blocks` runs of `len` fractals, converted to
+    /// `dst`'s type.
     CopyL0c ("copy_l0c") {
         /// Destination, in UB.
         dst: view View<S>,
@@ -535,7 +540,7 @@ instructions! {
         over: over Over<S>,
     }
 
-    /// Bits of `src0 ? src1`, lowest first; repeats lie one behind the other.
+    /// Bits of `src0 ? src1`, lowest first; repeats are contiguous.
     CompareOp ("compare") {
         /// Bits, as u8, in UB.
         dst: view View<S>,
@@ -591,7 +596,8 @@ instructions! {
         over: over Over<S>,
     }
 
-    /// Reduction of each repeat (whole), each block or each pair of elements; the results of a repeat lie together.
+    /// Reduction of each repeat (whole), each block or each pair of elements; the results of a repeat are
+    /// contiguous.
     Reduce [Reduction] {
         /// Results; of whole repeats aligned to an element, else to 8 elements or more.
         dst: view View<S>,
@@ -601,7 +607,8 @@ instructions! {
         mask: mask Mask<S>,
         /// Number of repeats, up to 255.
         repeat: scalar S,
-        /// From the results of one repeat to those of the next: whole: results; block: 8 results; pair: 128 bytes.
+        /// From the results of one repeat to those of the next: whole: results; block: 8 results; pair: 128
+        /// bytes.
         dst_repeat: plain u32,
         /// Results that maxima and minima of whole repeats write.
         order: opt Option<Order>,
@@ -621,7 +628,7 @@ instructions! {
         count: scalar S,
     }
 
-    /// The elements of `src` that a pattern picks, one behind the other.
+    /// The elements of `src` that a pattern picks, compacted.
     GatherMask ("gather_mask") {
         /// Result.
         dst: view View<S>,
@@ -663,8 +670,8 @@ instructions! {
         src: view View<S>,
     }
 
-    /// Transposes 16 rows of 32 bytes: element i of row j becomes element j of row i, rows given one by one. 32-bit
-    /// types: 8 elements to a row, and results 2i and 2i + 1 are the halves of column i.
+    /// Transposes 16 rows of 32 bytes: element i of row j becomes element j of row i, rows given one by one.
+    /// 32-bit types: 8 elements to a row, and results 2i and 2i + 1 are the halves of column i.
     TransposeRows ("transpose_rows") {
         /// Sixteen rows of results.
         dst: views Vec<View<S>>,
@@ -678,8 +685,8 @@ instructions! {
         src_repeat: opt u32,
     }
 
-    /// Sorts 32 scores a repeat, largest first, of equal ones the first first (A2). A result is 8 bytes: the score in the
-    /// low bytes, its index in the high four.
+    /// Sorts 32 scores a repeat, largest first, of equal ones the first first (A2). A result is 8 bytes: the
+    /// score in the low bytes, its index in the high four.
     Sort32 ("sort32") {
         /// Results, 256 bytes a repeat.
         dst: view View<S>,
@@ -699,7 +706,7 @@ instructions! {
         src: views Vec<View<S>>,
         /// Lengths of the lists in results, up to 4095; as many as lists.
         lengths: plain Vec<u32>,
-        /// Repeats of four equal lists that lie one behind the other, up to 255.
+        /// Repeats of four equal lists that are contiguous, up to 255.
         repeat: scalar S,
     }
 
@@ -747,8 +754,8 @@ instructions! {
 
     /// Counts a flag of other cores up when all that `pipe` was given before is done (A2).
     CrossSet ("cross_set") {
-        /// Who is told: 0 all cores of this kind, 1 the other vector core of the pair, 2 the cores of the other kind in
-        /// the group.
+        /// Who is notified: 0 all cores of this kind, 1 the other vector core of the pair, 2 the cores of the
+        /// other kind in the group.
         mode: plain u32,
         /// Whose work the flag tells of.
         pipe: plain Pipe,
@@ -770,7 +777,7 @@ instructions! {
     SyncSoft ("sync_soft") {
         /// Counters, i32, 32 bytes a core, zero before the launch.
         gm: view View<S>,
-        /// Room for a copy of them.
+        /// Buffer for a copy of them.
         ub: view View<S>,
         /// Number of cores.
         cores: scalar S,

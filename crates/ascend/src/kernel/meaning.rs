@@ -7,7 +7,8 @@ use super::scalar::Value;
 use super::{Base, Elem, Pipe, Program, Space};
 
 impl<S> Instr<S> {
-    /// The pipe that the instruction runs on; `None` for barriers of all pipes or cores, which hold the core up.
+    /// The pipe that the instruction runs on; `None` for barriers of all pipes or cores, which hold the core
+    /// up.
     pub fn pipe(&self, program: &Program) -> Option<Pipe> {
         Some(match self {
             Instr::DataCopy(x) => copy_pipe(program.space(x.dst.base), program.space(x.src.base)),

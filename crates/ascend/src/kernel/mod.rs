@@ -1,8 +1,8 @@
 //! Kernel programs: small typed programs of a chip's own instructions.
 //!
-//! A program is plain data: parameters, buffers with addresses, scalar variables, and for each kind of core a list of
-//! statements. It is made by a [`Builder`], checked by [`verify()`], printed and parsed exactly, emitted as
-//! Ascend C and executed by the simulator. Nothing here executes anything.
+//! A program is plain data: parameters, buffers with addresses, scalar variables, and for each kind of core a
+//! list of statements. It is made by a [`Builder`], checked by [`verify()`], printed and parsed exactly,
+//! emitted as Ascend C and executed by the simulator. Nothing here executes anything.
 
 mod builder;
 mod check;
@@ -79,7 +79,8 @@ pub struct Program {
     pub vars: Vec<Var>,
     /// Operators and lines of the model that the program computes.
     pub sources: Vec<Source>,
-    /// One part for each kind of core that takes part. With both kinds of A2, two vector cores go with a cube core.
+    /// One part for each kind of core that takes part. With both kinds of A2, two vector cores go with a cube
+    /// core.
     pub parts: Vec<Part>,
 }
 
@@ -92,8 +93,8 @@ pub struct Param {
     pub kind: ParamKind,
 }
 
-/// Kinds of parameters. In the binary interface pointers, addresses and integers take 8 bytes, floats 4, each aligned
-/// to its size.
+/// Kinds of parameters. In the binary interface pointers, addresses and integers take 8 bytes, floats 4, each
+/// aligned to its size.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ParamKind {
     /// A pointer to `len` elements in GM.
@@ -104,7 +105,8 @@ pub enum ParamKind {
         elem: Elem,
         /// Elements that belong to the tensor.
         len: u64,
-        /// Elements behind them that may be touched: whole-block copies on chips without others reach there.
+        /// Elements past their end that may be accessed: whole-block copies on chips without others reach
+        /// there.
         slack: u64,
         /// True if reads and writes leave L2 alone (A2): for data that is used once.
         streamed: bool,
@@ -113,7 +115,8 @@ pub enum ParamKind {
     Int,
     /// `float`
     Float,
-    /// Address by which cores of both kinds synchronise (A2), as the runtime gives it. Always the first parameter.
+    /// Address by which cores of both kinds synchronise (A2), as the runtime gives it. Always the first
+    /// parameter.
     Sync,
 }
 
@@ -126,7 +129,7 @@ pub enum Access {
     Out,
     /// Reads and writes.
     InOut,
-    /// Room of the kernel's own; contents undefined before and after.
+    /// Workspace of the kernel; contents undefined before and after.
     Workspace,
 }
 
@@ -139,8 +142,8 @@ pub struct Buffer {
     pub space: Space,
     /// Size in bytes.
     pub bytes: u64,
-    /// Offset of the address within 512 bytes, a multiple of 32: operands of one instruction whose phases differ
-    /// by 256 meet in no bank. `None`: anywhere.
+    /// Offset of the address within 512 bytes, a multiple of 32: operands of one instruction whose phases
+    /// differ by 256 meet in no bank. `None`: anywhere.
     pub phase: Option<u32>,
     /// Address; `None` until [`place`] has found one.
     pub address: Option<u64>,

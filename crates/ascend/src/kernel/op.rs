@@ -25,9 +25,9 @@ words! {
 }
 
 words! {
-    /// Vector functions of two operands. Integer sums, differences and products stay within their type, which the simulator
-    /// checks: a control bit makes some chips saturate them (CTRL\[53\]), and A2 raises its overflow status. The `wrapping`
-    /// ones are marked as assuming that the low bits come out.
+    /// Vector functions of two operands. Integer sums, differences and products stay within their type, which
+    /// the simulator checks: a control bit makes some chips saturate them (CTRL\[53\]), and A2 raises its
+    /// overflow status. The `wrapping` ones are marked as assuming that the low bits come out.
     Binary {
         /// Sum.
         Add = "add",
@@ -47,7 +47,7 @@ words! {
         Or = "or",
         /// `dst += src0 · src1`, rounded twice.
         MulAddDst = "mul_add_dst",
-        /// Sum of integers that may leave their type; the low bits are wanted.
+        /// Sum of integers that may leave their type; the result is the low bits.
         AddWrapping = "add_wrapping",
         /// Difference, likewise.
         SubWrapping = "sub_wrapping",
@@ -75,7 +75,7 @@ words! {
         ShiftRight = "shift_right",
         /// `dst + src · scalar`; `src` may be f16 beside a f32 `dst`
         Axpy = "axpy",
-        /// `src + scalar` of integers that may leave their type; the low bits are wanted
+        /// `src + scalar` of integers that may leave their type; the result is the low bits
         AddsWrapping = "adds_wrapping",
         /// `src · scalar`, likewise
         MulsWrapping = "muls_wrapping",
@@ -105,7 +105,7 @@ words! {
 words! {
     /// Ordering within a core or between cores.
     Barrier {
-        /// Vector instructions before it are done before those behind it start.
+        /// Vector instructions before it are done before later ones start.
         V = "barrier_v",
         /// The same for the cube unit.
         M = "barrier_m",
@@ -119,7 +119,8 @@ words! {
         Fix = "barrier_fix",
         /// All pipes of the core are done before the core goes on.
         All = "barrier_all",
-        /// All cores of the kernel have come here (A2, in hardware): every core's GM writes are seen behind it.
+        /// All cores of the kernel have arrived here (A2, in hardware): every core's GM writes are visible
+        /// after it.
         Cores = "sync_all",
     }
 }
@@ -139,7 +140,7 @@ words! {
 words! {
     /// Layout of results on their way out of L0C.
     Layout {
-        /// Fractals, as they lie.
+        /// Fractals, in their order in memory.
         Nz = "nz",
         /// Rows.
         Nd = "nd",

@@ -24,15 +24,16 @@ pub struct View<S = Scalar> {
     pub offset: S,
 }
 
-/// An operand of a vector instruction: a view, and where its blocks lie.
+/// An operand of a vector instruction: a view, and the strides of its blocks.
 ///
-/// One repeat covers eight blocks of 32 bytes. Block `b` of repeat `r` begins `(r · repeat + b · block) · 32` bytes
-/// behind the view's beginning.
+/// One repeat covers eight blocks of 32 bytes. Block `b` of repeat `r` begins `(r · repeat + b · block) · 32`
+/// bytes after the view's beginning.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Vector<S = Scalar> {
     /// The beginning, a multiple of 32 bytes.
     pub view: View<S>,
-    /// From one block of a repeat to the next, in blocks. 0 reads one block eight times; a result has at least 1.
+    /// From one block of a repeat to the next, in blocks. 0 reads one block eight times; a result has at
+    /// least 1.
     pub block: u32,
     /// From one repeat to the next, in blocks.
     pub repeat: u32,
@@ -43,7 +44,8 @@ pub struct Vector<S = Scalar> {
 pub enum Mask<S = Scalar> {
     /// The first so many, at least 1.
     First(S),
-    /// One bit for each, the lowest for the first: 128 of 16-bit types; of 32-bit types 64, with the second word 0.
+    /// One bit for each, the lowest for the first: 128 of 16-bit types; of 32-bit types 64, with the second
+    /// word 0.
     Bits([u64; 2]),
 }
 
@@ -114,9 +116,9 @@ words! {
 words! {
     /// Results that reductions to a maximum or minimum write.
     Order {
-        /// The value and behind it, in the same type's width, its index.
+        /// The value followed by its index, in the same type's width.
         ValueIndex = "value_index",
-        /// The index and behind it the value.
+        /// The index followed by the value.
         IndexValue = "index_value",
         /// The value (A2).
         OnlyValue = "only_value",

@@ -1,5 +1,6 @@
-//! Reads the text form of kernel programs (see [`super::text`]). Takes any text: what is wrong is an error with its line
-//! and column. Checks the form alone; whether the program is legal on its chip is [`super::verify()`]'s business.
+//! Reads the text form of kernel programs (see [`super::text`]). Takes any text: what is wrong is an error
+//! with its line and column. Checks the form alone; whether the program is legal on its chip is
+//! [`super::verify()`]'s business.
 
 use super::cursor::{Cursor, Name};
 use super::instr::Instr;

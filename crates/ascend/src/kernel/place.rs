@@ -1,5 +1,5 @@
-//! Places of buffers in the memories of a core. Buffers of one memory never overlap; a program that is too large is
-//! refused here, with who needs what, and never overflows on the chip.
+//! Places of buffers in the memories of a core. Buffers of one memory never overlap; a program that is too
+//! large is refused here, with who needs what, and never overflows on the chip.
 
 use super::finding::{Finding, Result, Rule};
 use super::{Buffer, Program, Space};
@@ -7,8 +7,9 @@ use std::fmt::Write;
 
 /// Gives every buffer of `program` an address.
 ///
-/// Buffers with a phase come first, within 512 bytes as wanted: in the first half from the beginning on, in the second from
-/// the end. So operands of one instruction are far apart, in different banks. The others fill the gaps where they fit.
+/// Buffers with a phase come first, at the requested phase within 512 bytes: the first half is filled from
+/// the beginning on, the second from the end. So operands of one instruction are in different banks. The
+/// others fill the gaps where they fit.
 ///
 /// # Errors
 /// `Capacity` where a memory is too small, with all its buffers.
@@ -41,7 +42,8 @@ pub fn place(program: &mut Program) -> Result<()> {
     Ok(())
 }
 
-/// The highest address below `end` that a buffer with a phase can have beside those that are placed, if there is one.
+/// The highest address below `end` that a buffer with a phase can have beside those that are placed, if there
+/// is one.
 fn last_fit(placed: &[(u64, u64)], buffer: &Buffer, end: u64) -> Option<u64> {
     let phase = u64::from(buffer.phase?) % 512;
     let aligned = |at: u64| Some(at.checked_sub(phase)? / 512 * 512 + phase);

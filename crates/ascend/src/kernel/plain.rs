@@ -1,4 +1,4 @@
-//! Fields of instructions that are no operands: numbers and words behind `key=`.
+//! Fields of instructions that are not operands: numbers and words after `key=`.
 
 use super::cursor::Cursor;
 use super::op::{Layout, Quant};

@@ -1,4 +1,5 @@
-//! Scalar expressions: what the scalar unit computes, in i64 and in f32. Trees, so that they print as they are read.
+//! Scalar expressions: what the scalar unit computes, in i64 and in f32. Trees, so that they print as they
+//! are read.
 
 use super::{ParamId, Program, VarId};
 use crate::words::words;

@@ -1,4 +1,5 @@
-//! The text form of kernel programs: for people to read, and exact, so that [`super::parse`] gives the same program.
+//! The text form of kernel programs: for people to read, and exact, so that [`super::parse`] gives the same
+//! program.
 //!
 //! ```text
 //! headwater kernel 1
@@ -16,10 +17,10 @@
 //! }
 //! ```
 //!
-//! A statement ends with `;` or a block; behind it, the number of its source and a note. Keys of an instruction come in
-//! the order of its declaration; those at their defaults are left out. Views are `base:type[offset in elements]`, and
-//! operands of vector instructions add `{block, repeat}` where strides are not 1 and 8. Scalars of two operands are in
-//! brackets always.
+//! A statement ends with `;` or a block; after it, the number of its source and a note. Keys of an
+//! instruction come in the order of its declaration; those at their defaults are left out. Views are
+//! `base:type[offset in elements]`, and operands of vector instructions add `{block, repeat}` where strides
+//! are not 1 and 8. Scalars of two operands are in brackets always.
 
 use super::operand::{Fill, Mask, Over, Vector, View};
 use super::scalar::{Real, Scalar, ScalarBinary, ScalarType, Value};

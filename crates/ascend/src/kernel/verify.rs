@@ -219,7 +219,7 @@ impl Verifier<'_> {
         self.body(part.unit, &part.body, &mut Known::new(), &mut Vec::new());
     }
 
-    /// Checks statements, and notes in `known` which variables have a value behind them.
+    /// Checks statements, and notes in `known` which variables have a value after them.
     fn body(&mut self, unit: Unit, body: &[Stmt], known: &mut Known, loops: &mut Vec<VarId>) {
         for stmt in body {
             if let Err(broken) = self.stmt(unit, stmt, known, loops) {

@@ -7,8 +7,8 @@ use crate::kernel::{Binary, Builder, Elem, Over, Pipe, Program, Scalar, Unit};
 
 /// `z = x + y` over `len` elements, `tile` elements at a time (a multiple of a repeat's elements).
 ///
-/// Copies of one tile run while another is added. On A2 operands are read past L2, which keeps the result. On 310P the last
-/// copy is rounded up to 32 bytes, into the slack of the parameters.
+/// Copies of one tile run while another is added. On A2 operands are read past L2, which keeps the result. On
+/// 310P the last copy is rounded up to 32 bytes, into the slack of the parameters.
 ///
 /// # Errors
 /// `Capacity` where six tiles do not fit in UB.
@@ -25,7 +25,7 @@ pub fn add(arch: Arch, elem: Elem, len: u64, tile: u64) -> Result<Program> {
             [x, y, z].iter().for_each(|gm| k.slack(*gm, slack));
         }
     }
-    // Operands half a row of banks apart: they meet in no bank.
+    // Operands at a distance of half a row of banks: no bank conflicts.
     let a = k.ub_phase("a", elem, 2 * tile, 0);
     let b = k.ub_phase("b", elem, 2 * tile, 256);
     let c = k.ub_phase("c", elem, 2 * tile, 0);

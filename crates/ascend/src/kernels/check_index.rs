@@ -25,7 +25,7 @@ pub struct CheckIndex {
     pub limit: u64,
     /// True where negative indices count from the end.
     pub wrap: bool,
-    /// The index that may stand anywhere.
+    /// The index that is valid without being a row: `ignore_index`.
     pub ignored: Option<i64>,
 }
 
@@ -39,13 +39,14 @@ impl CheckIndex {
 
 /// `out[i] = index[i]`, plus `limit` where it is negative and `wrap` is set; `ignored` stays as it is.
 ///
-/// Parameters: `index` \[n\], `out` \[n\], `fault` \[reports, 8\] i32. An index that is not in 0 to `limit` - 1 then gives
-/// 0. Each report has the number of such indices among a task's positions, the position of the first or -1, and that
-/// index as i64, then zeros. The host has to look at them.
+/// Parameters: `index` \[n\], `out` \[n\], `fault` \[reports, 8\] i32. An index that is not in 0 to `limit` -
+/// 1 then gives
+/// 0. Each report has the number of such indices among a task's positions, the position of the first or -1,
+///    and that index as i64, then zeros. The host has to look at them.
 ///
 /// # Errors
-/// `Unsupported` for other types of indices. `Range` for none, or more than an i32 counts, and a limit of 0 or beyond
-/// i64.
+/// `Unsupported` for other types of indices. `Range` for none, or more than an i32 counts, and a limit of 0
+/// or beyond i64.
 pub fn check_index(arch: Arch, shape: &CheckIndex) -> Result<Program> {
     let CheckIndex { index, indices, limit, wrap, ignored } = *shape;
     let name = format!("check_index_{index}");
@@ -61,7 +62,8 @@ pub fn check_index(arch: Arch, shape: &CheckIndex) -> Result<Program> {
     let most = POSITIONS.min(indices) + indices % POSITIONS;
     let near = k.ub("near", index, most.next_multiple_of(block));
     let report = k.ub("report", Elem::I32, 8);
-    // 310P copies whole blocks: the last indices again, as a block of their own; fewer than a block one by one.
+    // 310P copies whole blocks: the last indices again, as a block of their own; fewer than a block one by
+    // one.
     let ragged = arch == Arch::P310 && !indices.is_multiple_of(block);
     let last = (ragged && indices >= block).then(|| k.ub("last", index, block));
     let singly = ragged && indices < block;

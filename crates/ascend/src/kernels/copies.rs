@@ -27,8 +27,8 @@ pub(super) fn write(k: &mut Builder, to: View, from: View, count: &Scalar) {
     }
 }
 
-/// Copies rows of `dim` floats that lie together in GM into UB, where they begin `pitch` apart. A last block of 32 bytes
-/// is filled up with zeros; on 310P rows are whole blocks.
+/// Copies rows of `dim` floats that are contiguous in GM into UB, where their stride is `pitch`. A last block
+/// of 32 bytes is filled up with zeros; on 310P rows are whole blocks.
 pub(super) fn read_rows(k: &mut Builder, into: View, from: View, rows: &Scalar, [dim, pitch]: [u64; 2]) {
     let (size, block) = (into.elem.size(), into.elem.per_block());
     let whole = dim.next_multiple_of(block);
@@ -50,7 +50,7 @@ pub(super) fn read_rows(k: &mut Builder, into: View, from: View, rows: &Scalar, 
     }
 }
 
-/// Copies rows of `columns` elements to GM; rows begin `dim` elements apart there, and `pitch` in UB.
+/// Copies rows of `columns` elements to GM; the rows' stride is `dim` elements there, and `pitch` in UB.
 pub(super) fn write_rows(
     k: &mut Builder,
     to: View,

@@ -1,5 +1,5 @@
-//! Rows of a table at given indices, where rows are short or no whole blocks. They land a block of 32 bytes or more apart.
-//! The vector unit moves them together before they are written.
+//! Rows of a table at given indices, where rows are short or not a multiple of a block. They are loaded with
+//! a stride of at least a block of 32 bytes, and the vector unit compacts them before they are written.
 
 use super::copies::{read, write};
 use super::gather_task::{GatherRows, Report, SHARE};
@@ -12,7 +12,7 @@ use crate::kernel::{
 
 /// Bytes of a slot that rows land in; two are in flight.
 const LANDING: u64 = 16 << 10;
-/// Fewest rows of a slot: as many rows of any type are whole blocks together.
+/// Fewest rows of a slot: so many rows of any type are a multiple of a block.
 const LEAST: u64 = 16;
 /// A2 copies rows of so many bytes as they are just as well.
 const SHORT: u64 = 128;
@@ -53,8 +53,8 @@ pub(super) fn packed(k: &mut Builder, shape: &GatherRows, operands: &Operands) {
     let landing = k.ub("landing", elem, 2 * most * pitch / size);
     let together = k.ub("together", elem, 2 * words.next_multiple_of(elem.per_repeat()));
     let order = order(k, shape, words, pitch);
-    // Parts are whole blocks, unless there is one alone. 310P copies whole blocks: of such a part, the last elements again
-    // as a block of their own, and fewer than a block one by one.
+    // Parts are whole blocks, unless there is one alone. 310P copies whole blocks: of such a part, the last
+    // elements again as a block of their own, and fewer than a block one by one.
     let (block, all) = (elem.per_block(), indices * dim);
     let ragged = k.arch() == Arch::P310 && all % block != 0 && indices < most;
     let last = (ragged && all >= block).then(|| {
@@ -68,7 +68,7 @@ pub(super) fn packed(k: &mut Builder, shape: &GatherRows, operands: &Operands) {
     let report = Report::declare(k);
     let [round, row] = ["round", "row"].map(|name| k.var(name, ScalarType::Int));
     k.set(round, 0);
-    // Flags: a slot may be filled again; what was moved together has left.
+    // Flags: a slot may be filled again; the compacted rows are written.
     for slot in 0..2 {
         k.set_flag(Pipe::V, Pipe::Mte2, slot);
         k.set_flag(Pipe::Mte3, Pipe::V, slot);
@@ -159,8 +159,9 @@ pub(super) fn packed(k: &mut Builder, shape: &GatherRows, operands: &Operands) {
     report.end(k);
 }
 
-/// Offsets in bytes of the elements where they land: element j at `j / dim · pitch + j % dim · size`. The quotient is exact
-/// below 2²¹. `(j + ½) / dim` is at least `1 / 2 dim` from an integer, and the roundings of f32 are less.
+/// Offsets in bytes of the elements where they land: element j at `j / dim · pitch + j % dim · size`. The
+/// quotient is exact below 2²¹. `(j + ½) / dim` is at least `1 / 2 dim` from an integer, and the roundings of
+/// f32 are less.
 fn order(k: &mut Builder, shape: &GatherRows, words: u64, pitch: u64) -> Buf {
     let (dim, size) = (shape.dim, shape.elem.size());
     let order = k.ub("order", Elem::I32, words);

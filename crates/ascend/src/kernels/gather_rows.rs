@@ -1,7 +1,7 @@
 //! Rows of a table at given indices: ATen's `embedding` and `index_select` along the first dimension.
 //!
-//! A task is a range of positions. Their indices lie in UB, where the scalar unit checks each before a row is copied, so
-//! no index reaches memory that is not the table's.
+//! A task is a range of positions. Their indices are in UB, where the scalar unit checks each before a row is
+//! copied, so no index reaches memory that is not the table's.
 
 use super::copies::{read, write};
 use super::gather_packed::{Operands, packed, packs};
@@ -19,15 +19,15 @@ const SLOT: u64 = 16 << 10;
 
 /// `out[i, :] = table[index[i], :]` for i below n.
 ///
-/// Parameters: `index` \[n\], `table` \[r, d\], `base` \[n, d\] where it is [merged](GatherRows::merged), `out` \[n, d\],
-/// `fault` \[reports, 8\] i32. Without `base`, an index outside 0 to r - 1 gives any row. Each report has the number of
-/// such indices among a task's positions, the position of the first or -1, and that index as i64, then zeros. The host has
-/// to look at them.
+/// Parameters: `index` \[n\], `table` \[r, d\], `base` \[n, d\] where it is [merged](GatherRows::merged),
+/// `out` \[n, d\], `fault` \[reports, 8\] i32. Without `base`, an index outside 0 to r - 1 gives any row.
+/// Each report has the number of such indices among a task's positions, the position of the first or -1, and
+/// that index as i64, then zeros. The host has to look at them.
 ///
 /// # Errors
-/// `Unsupported` for other types of indices. `Range` for an empty shape, or one whose rows or positions are no i32.
-/// `Alignment` on 310P, which copies whole blocks of 32 bytes, where a row is none and is longer than 1 KB or of single
-/// bytes.
+/// `Unsupported` for other types of indices. `Range` for an empty shape, or one whose rows or positions are
+/// no i32. `Alignment` on 310P, which copies whole blocks of 32 bytes, where a row is none and is longer than
+/// 1 KB or of single bytes.
 pub fn gather_rows(arch: Arch, shape: &GatherRows) -> Result<Program> {
     let GatherRows { elem, index, indices, rows, dim, merged } = *shape;
     let name = format!("gather_rows_{elem}");
@@ -90,7 +90,7 @@ pub fn gather_rows(arch: Arch, shape: &GatherRows) -> Result<Program> {
                             read(k, near.clone(), own, &columns);
                             k.flag(Pipe::Mte2, Pipe::Mte3, slot.clone());
                         }
-                        // A row of zeros by the vector unit, behind what the slot was copied to before.
+                        // A row of zeros by the vector unit, after the slot's last copy is done.
                         None => {
                             k.flag(Pipe::Mte2, Pipe::V, slot.clone());
                             let words = row.cast(Elem::I16).at(slot.clone() * (pitch * elem.size() / 2));

@@ -2,8 +2,8 @@
 
 use crate::kernel::{Buf, Builder, Elem, Gm, Pipe, Scalar, ScalarType, VarId};
 
-/// Positions of a task: few enough that all cores have some, many enough that their indices are one copy. The last task
-/// has what is left beside.
+/// Positions of a task: few enough that all cores have some, many enough that their indices are one copy. The
+/// last task has what is left beside.
 pub(super) const SHARE: u64 = 256;
 /// Shapes of [`gather_rows`](super::gather_rows).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +18,8 @@ pub struct GatherRows {
     pub rows: u64,
     /// Elements of a row, d.
     pub dim: u64,
-    /// True if an index outside of the table stands for a row of another, `base`, at the index's own position.
+    /// True if an index outside of the table stands for a row of another, `base`, at the index's own
+    /// position.
     pub merged: bool,
 }
 

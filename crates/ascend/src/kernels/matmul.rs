@@ -1,9 +1,10 @@
 //! Product of matrices on the cube unit: ATen's `mm`, `bmm`, `addmm`, `baddbmm`, `linear`.
 //!
-//! A task is a tile of one result. Its sums run over all of k on one core, in ascending order, so the bits are the same
-//! for any number of blocks. Panels of the operands go to L1 as columns of fractals, steps of them to L0 by one instruction
-//! for each operand; two of each are in flight. Where sums are short, a core has tiles that follow each other: the left
-//! operand's panel stays for those of the same rows, and a tile leaves L0C while the next one is summed.
+//! A task is a tile of one result. Its sums run over all of k on one core, in ascending order, so the bits
+//! are the same for any number of blocks. Panels of the operands go to L1 as columns of fractals, steps of
+//! them to L0 by one instruction for each operand; two of each are in flight. Where sums are short, a core
+//! has tiles that follow each other: the left operand's panel stays for those of the same rows, and a tile
+//! leaves L0C while the next one is summed.
 //!
 //! A bias is a first step of length one: a column of ones times the bias, so that sums begin with it in f32.
 
@@ -33,7 +34,7 @@ struct Tiling {
     columns: u64,
     /// Columns of fractals along the sums that a step in L0 has.
     step: u64,
-    /// Tiles that L0C has room for: one is summed while the other leaves.
+    /// Tiles that fit in L0C: one is summed while the other leaves.
     sums: u64,
     /// True where the left operand's rows of a tile are one panel, which stays for the tiles beside it.
     resident: bool,
@@ -61,7 +62,8 @@ impl Tiling {
         if grouped {
             return of(128, 128, false);
         }
-        // All columns; rows such that the cores end together. Cycles of 64 terms: the cube's, or the copies' to L0.
+        // All columns; rows such that the cores end at the same time. Cycles of 64 terms: the cube's, or the
+        // copies' to L0.
         let time = |rows: u64| {
             let tiles = batch[0].saturating_mul(batch[1]).saturating_mul(m.div_ceil(rows));
             tiles.div_ceil(CORES).saturating_mul((2 * rows + 9).max(236 + rows / 2))
@@ -76,14 +78,14 @@ impl Tiling {
 
 /// `c[i, j] = Σ a[i, p] · b[p, j] + bias[j]` for every matrix of the batch.
 ///
-/// Parameters: `a`, `b`, `bias` if there is one, `c`. They begin at the first element; lengths are up to the last
-/// element that the shapes reach. On 310P `a`, `b` and `bias` have a slack of 16 elements. There rows of
+/// Parameters: `a`, `b`, `bias` if there is one, `c`. They begin at the first element; lengths are up to the
+/// last element that the shapes reach. On 310P `a`, `b` and `bias` have a slack of 16 elements. There rows of
 /// less than 16 results are written by one core, element by element.
 ///
 /// # Errors
-/// `Unsupported` for other types, for a bias of a transposed result, and for f32 operands whose rows do not run along
-/// k: fractals of 16-bit elements alone are transposed on their way to L0. `Range` for empty shapes, sizes beyond i32,
-/// strides that are too small, and results whose rows overlap.
+/// `Unsupported` for other types, for a bias of a transposed result, and for f32 operands whose rows do not
+/// run along k: fractals of 16-bit elements alone are transposed on their way to L0. `Range` for empty
+/// shapes, sizes beyond i32, strides that are too small, and results whose rows overlap.
 pub fn matmul(arch: Arch, shape: &Matmul) -> Result<Program> {
     let name = format!("matmul_{}_{}", shape.elem, shape.out);
     let lens = check(arch, shape, &name, SIDE)?;
@@ -97,14 +99,17 @@ pub fn matmul(arch: Arch, shape: &Matmul) -> Result<Program> {
     write(arch, shape, &name, lens, ["a", "b"], None)
 }
 
-/// Products of groups of rows, each with a matrix of its own: ATen's `_grouped_mm`, and its gradient by the weight.
+/// Products of groups of rows, each with a matrix of its own: ATen's `_grouped_mm`, and its gradient by the
+/// weight.
 ///
-/// Parameters: `a`, `b`, `ends`, i32, one for each group, `c`. A group has the rows from the end of the one before it, 0 for
-/// the first, to its own. Ends ascend up to the number of rows; who launches the kernel proves it. Rows of no group
-/// ([`Grouped::Rows`]) and results of groups without rows ([`Grouped::Sums`]) stay as they are.
+/// Parameters: `a`, `b`, `ends`, i32, one for each group, `c`. A group has the rows from the end of the one
+/// before it, 0 for the first, to its own. Ends ascend up to the number of rows; who launches the kernel
+/// proves it. Rows of no group ([`Grouped::Rows`]) and results of groups without rows ([`Grouped::Sums`])
+/// stay as they are.
 ///
 /// # Errors
-/// As of [`matmul`], and `Unsupported` for a bias, a transposed result, and more than one dimension of groups.
+/// As of [`matmul`], and `Unsupported` for a bias, a transposed result, and more than one dimension of
+/// groups.
 pub fn grouped_matmul(arch: Arch, shape: &Matmul, grouped: Grouped) -> Result<Program> {
     let name = format!("grouped_matmul_{}_{}", shape.elem, shape.out);
     let lens = check_groups(arch, shape, grouped, &name, SIDE)?;
@@ -115,7 +120,7 @@ pub fn grouped_matmul(arch: Arch, shape: &Matmul, grouped: Grouped) -> Result<Pr
 struct Cube {
     shape: Matmul,
     tiling: Tiling,
-    /// Two panels of each operand in L1, one behind the other.
+    /// Two panels of each operand in L1, contiguous.
     panels: [Buf; 2],
     /// Two steps of each operand in L0.
     steps: [Buf; 2],
@@ -144,9 +149,10 @@ struct Task {
 
 /// An operand's part of a step, on its way from L1 to L0 in one instruction.
 pub(super) enum Part {
-    /// So many fractals that lie one behind the other, from `start` on.
+    /// `count` contiguous fractals, from `start` on.
     Run { src: View, start: Scalar, count: Scalar, transpose: bool },
-    /// A tile of a matrix in columns of fractals, of `rows` rows each: `tile` rows and columns from `from` on.
+    /// A tile of a matrix in columns of fractals, of `rows` rows each: `tile` rows and columns from `from`
+    /// on.
     Tile { src: View, rows: u64, columns: u64, from: [Scalar; 2], tile: [Scalar; 2], transpose: bool },
 }
 
@@ -170,7 +176,7 @@ fn write(
         None => {}
     }
     let mut operands = [Gm { id: crate::kernel::ParamId(0), elem }; 2];
-    // The parameters are in the caller's order, also where the product is turned round.
+    // The parameters are in the caller's order, also where the product's operands are swapped.
     for side in if names[0] == "a" { [0, 1] } else { [1, 0] } {
         operands[side] = k.input(names[side], elem, lens[side]);
     }
@@ -356,7 +362,8 @@ fn write(
     match grouped.zip(ends) {
         None => {
             let tasks = batch[0] * batch[1] * down * across;
-            // Block 0 has every task, or each block those that follow each other, or tasks go round the blocks.
+            // Block 0 has every task, or each block those that follow each other, or tasks go round the
+            // blocks.
             let (first, end, step) = match (store.alone(), resident) {
                 (true, _) => (Scalar::BLOCK * tasks, tasks.into(), Scalar::Int(1)),
                 (_, true) => {

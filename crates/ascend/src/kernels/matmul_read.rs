@@ -14,7 +14,7 @@ pub(super) struct Sizes {
 
 /// Copies `rows × columns` elements into columns of fractals in L1, each of `pitch` rows.
 ///
-/// Behind the last column of a row stands anything up to the fractal's end: it reaches no result.
+/// The content after a row's last column up to the fractal's end is undefined: it reaches no result.
 pub(super) fn read(
     k: &mut Builder,
     to: View,
@@ -63,8 +63,8 @@ pub(super) fn read(
     }
 }
 
-/// The right operand as it lies: `depth` rows. On 310P the last 16 columns of a tile are read again, as a fractal of
-/// their own, where they are no whole one.
+/// The right operand in its own layout: `depth` rows. On 310P the last 16 columns of a tile are read again,
+/// as a fractal of their own, where they are not a whole one.
 pub(super) fn read_across(
     k: &mut Builder,
     to: View,
@@ -89,7 +89,8 @@ pub(super) fn read_across(
     });
 }
 
-/// The right operand, transposed in memory: rows are its columns. On 310P its last 16 columns are read again likewise.
+/// The right operand, transposed in memory: rows are its columns. On 310P its last 16 columns are read again
+/// likewise.
 pub(super) fn read_down(
     k: &mut Builder,
     to: View,
@@ -104,7 +105,7 @@ pub(super) fn read_down(
     if k.arch() == Arch::P310 && shape.n >= SIDE && !shape.n.is_multiple_of(SIDE) {
         let whole = columns.clone() / SIDE * SIDE;
         k.if_((columns.clone() % SIDE).ne(0), |k| {
-            // Rows of the first copy lie there.
+            // That range has rows of the first copy.
             k.barrier(Barrier::Mte2);
             let (to, from) = (to.add(whole * SIDE), from.add((columns.clone() - SIDE) * row));
             read(k, to, from, &SIDE.into(), depth, row, pitch);

@@ -13,7 +13,7 @@ const LIMIT: u64 = i32::MAX as u64;
 /// Place of a matrix in memory, in elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Matrix {
-    /// True where it lies transposed: columns one after the other.
+    /// True where it is stored transposed (column-major).
     pub transposed: bool,
     /// From one row (of the transpose, where it is stored) to the next: at least a row's elements.
     pub row: u64,
@@ -149,8 +149,8 @@ pub fn check(arch: Arch, shape: &Matmul, name: &str, tile: u64) -> Result<[u64; 
     Ok(lens)
 }
 
-/// True where elements of dimensions (size, stride) have places of their own: each stride beyond all smaller ones'
-/// reach.
+/// True where elements of dimensions (size, stride) have places of their own: each stride beyond all smaller
+/// ones' reach.
 fn distinct(mut dims: [(u64, u64); 4]) -> bool {
     dims.sort_by_key(|&(_, stride)| stride);
     let mut reach = 0u64;

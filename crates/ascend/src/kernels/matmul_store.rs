@@ -10,7 +10,7 @@ use crate::kernel::{
 /// The way of results to memory.
 pub(super) struct Store {
     arch: Arch,
-    /// Tiles that L0C has room for.
+    /// Tiles that fit in L0C.
     slots: u64,
     /// On 310P: a tile of results in UB, columns of fractals as in L0C.
     out: Option<Buf>,
@@ -42,8 +42,8 @@ pub(super) fn store(k: &mut Builder, shape: &Matmul, slots: u64, size: [u64; 2])
 }
 
 impl Store {
-    /// True where one core writes everything: rows are shorter than 32 bytes of f16, and written by the scalar unit, whose
-    /// lines cores must not share.
+    /// True where one core writes everything: rows are shorter than 32 bytes of f16, and written by the
+    /// scalar unit, whose lines cores must not share.
     pub fn alone(&self) -> bool {
         self.arch == Arch::P310 && self.n < SIDE
     }
@@ -132,7 +132,7 @@ impl Store {
         k.set_flag(self.pipe(), Pipe::M, &tile.slot);
     }
 
-    /// Rows of whole blocks. A last block that is no whole one has been computed as the row's last 16 elements.
+    /// Rows of whole blocks. A last block that is partial has been computed as the row's last 16 elements.
     fn write_rows(&self, k: &mut Builder, out: Buf, tile: &Tile) {
         let blocks = SIDE / out.elem.per_block();
         let copy = |k: &mut Builder, from: Scalar, column: Scalar, runs: Scalar| {

@@ -40,7 +40,7 @@ pub use sum_rows::{SumRows, sum_rows};
 
 use crate::kernel::finding::{Finding, Rule};
 
-/// A finding about a kernel that cannot be written for the shape that is asked for.
+/// A finding about a kernel that cannot be written for the shape that was requested.
 fn refusal(kernel: &str, op: &str, rule: Rule, message: String) -> Box<Finding> {
     Box::new(Finding {
         rule,

@@ -1,9 +1,10 @@
-//! Uniform random numbers of a counter, bit by bit those of `headwater_core::random`: Philox4x32-10 (Salmon, Moraes,
-//! Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+//! Uniform random numbers of a counter, bit by bit those of `headwater_core::random`: Philox4x32-10 (Salmon,
+//! Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //!
-//! A lane computes a block of four words. No sum and no product leaves 32 bits: the result is the same whether a chip wraps
-//! integers or saturates them (CTRL\[53\]), and no overflow status is raised. Words are two numbers of 16 bits each, and
-//! multipliers have signed digits of 16 bits, so that the largest product is `65535 · 29353 < 2³¹`.
+//! A lane computes a block of four words. No sum and no product leaves 32 bits: the result is the same
+//! whether a chip wraps integers or saturates them (CTRL\[53\]), and no overflow status is raised. Words are
+//! two 16-bit halves each, and multipliers have signed digits of 16 bits, so that the largest product is
+//! `65535 · 29353 < 2³¹`.
 
 use super::copies::{read, write};
 use super::refusal;
@@ -19,7 +20,7 @@ use headwater_core::random::WORDS;
 const NUMBERS: u64 = 2048;
 /// Lanes of a task at most.
 const LANES: u64 = 2 * NUMBERS / 4;
-/// Elements of a word's lanes: its lower halves and behind them its upper ones.
+/// Elements of a word's lanes: its lower halves followed by its upper ones.
 const WORD: u64 = 2 * LANES;
 /// Multipliers of the first and the third word, and what the key's words grow by each round.
 const FACTORS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -29,11 +30,11 @@ const MASKS: [(&str, i64); 3] = [("low_half", 0xffff), ("high_half", -0x1_0000),
 
 /// `out[i] = ⌊word / 2⁸⌋ / 2²⁴` of the words `4 · first + i` of a stream, for i below n.
 ///
-/// Parameters: `key` \[2\] i64 (seed, step), `out` \[n\] f32, the integers `stream`, of 32 bits, and `first`, a block. On 310P
-/// the key has a slack of two elements.
+/// Parameters: `key` \[2\] i64 (seed, step), `out` \[n\] f32, the integers `stream`, of 32 bits, and `first`,
+/// a block. On 310P the key has a slack of two elements.
 ///
 /// # Errors
-/// `Range` for no numbers, or more than a stream has.
+/// `Range` for zero numbers, or more than a stream has.
 pub fn philox_uniform(arch: Arch, numbers: u64) -> Result<Program> {
     let name = "philox_uniform";
     if !(1..=WORDS).contains(&numbers) {
@@ -57,7 +58,8 @@ pub fn philox_uniform(arch: Arch, numbers: u64) -> Result<Program> {
     let floats = k.ub("floats", Elem::F32, 4 * LANES);
     let result = k.ub("result", Elem::F32, 4 * LANES);
     let order = k.ub("order", Elem::I32, 4 * LANES);
-    // 310P copies whole blocks: the last numbers again, as a block of their own; fewer than a block one by one.
+    // 310P copies whole blocks: the last numbers again, as a block of their own; fewer than a block one by
+    // one.
     let block = Elem::F32.per_block();
     let ragged = arch == Arch::P310 && !numbers.is_multiple_of(block);
     let last =
@@ -77,7 +79,7 @@ pub fn philox_uniform(arch: Arch, numbers: u64) -> Result<Program> {
     k.flag(Pipe::Mte2, Pipe::S, 0);
     let [seed_low, seed_high, step_low, step_high] = [0, 1, 2, 3]
         .map(|i| k.load(["seed_low", "seed_high", "step_low", "step_high"][i], key_words.at(i as u64)));
-    // The result's room may be overwritten.
+    // The result's buffer may be overwritten.
     k.set_flag(Pipe::Mte3, Pipe::V, 0);
     let tasks = (numbers / NUMBERS).max(1);
     k.for_each("task", Scalar::BLOCK, tasks, Scalar::BLOCKS, |k, task| {
@@ -188,7 +190,7 @@ fn ramp(k: &mut Builder, out: Buf, count: u64, step: i64) {
     k.barrier(Barrier::V);
 }
 
-/// Offsets in bytes of numbers in order: word `i % 4` of lane `i / 4`. Words of a kind lie together.
+/// Offsets in bytes of numbers in order: word `i % 4` of lane `i / 4`. Words of a kind are contiguous.
 fn interleaved(k: &mut Builder, order: Buf, p: Buf, q: Buf) {
     for part in 0..4 {
         let over = || Over::count(LANES);
@@ -251,7 +253,8 @@ impl Lanes {
         k.barrier(Barrier::V);
     }
 
-    /// `dst = ⌊src / 2¹⁶⌋`. 310P has no shifts: without its lower half an i32 is exact in f32, and so is its quotient.
+    /// `dst = ⌊src / 2¹⁶⌋`. 310P has no shifts: without its lower half an i32 is exact in f32, and so is its
+    /// quotient.
     fn upper_half(&self, k: &mut Builder, dst: &View, src: &View) {
         if k.arch() == Arch::A2 {
             return self.scaled(k, Scaled::ShiftRight, dst, src, 16);
@@ -289,9 +292,10 @@ impl Lanes {
         k.barrier(Barrier::V);
     }
 
-    /// The product of a word `2¹⁶ a₁ + a₀` and a factor `2³² + 2¹⁶ m₁ + m₀` of signed digits: the lower word in its
-    /// place, the upper one in `upper`. With t = a₀ m₀, u = a₁ m₀ + ⌊t / 2¹⁶⌋ and v = a₀ m₁ + u % 2¹⁶ the lower word has
-    /// the halves t and v, and the upper one is the word itself plus a₁ m₁ + ⌊u / 2¹⁶⌋ + ⌊v / 2¹⁶⌋.
+    /// The product of a word `2¹⁶ a₁ + a₀` and a factor `2³² + 2¹⁶ m₁ + m₀` of signed digits: the lower word
+    /// in its place, the upper one in `upper`. With t = a₀ m₀, u = a₁ m₀ + ⌊t / 2¹⁶⌋ and v = a₀ m₁ + u % 2¹⁶
+    /// the lower word has the halves t and v, and the upper one is the word itself plus a₁ m₁ + ⌊u / 2¹⁶⌋ +
+    /// ⌊v / 2¹⁶⌋.
     fn product(&self, k: &mut Builder, word: &View, upper: &View, factor: u32) {
         let [t, u, v] = &self.digits.map(|b| b.at(0));
         let ([a0, a1], [low, high]) = (&self.halves(word), &self.halves(upper));

@@ -1,5 +1,5 @@
-//! Places in a tensor that indices address: checked, and multiplied by strides. Operators that index by several tensors
-//! or along an inner dimension gather and scatter by them.
+//! Places in a tensor that indices address: checked, and multiplied by strides. Operators that index by
+//! several tensors or along an inner dimension gather and scatter by them.
 //!
 //! A task is a range of positions, whose indices the scalar unit checks and replaces in UB.
 
@@ -46,10 +46,10 @@ impl Places {
 
 /// `out[i] = index[i] · stride + Σ i / d % m · s`, plus `sum[i]` where there is one.
 ///
-/// Parameters: `index` \[n\], `sum` \[room\] i32 where [`Places::onto`] is set, `out` \[room\] i32, `fault` \[reports, 8\]
-/// i32. An index that is not in 0 to `limit` - 1 counts as 0. Each report has the number of such indices among a task's
-/// positions, the position of the first or -1, and that index as i64, then zeros. The host has to look at them. Elements
-/// behind the n-th are unknown.
+/// Parameters: `index` \[n\], `sum` \[`room`\] i32 where [`Places::onto`] is set, `out` \[`room`\] i32,
+/// `fault` \[reports, 8\] i32. An index that is not in 0 to `limit` - 1 counts as 0. Each report has the
+/// number of such indices among a task's positions, the position of the first or -1, and that index as i64,
+/// then zeros. The host has to look at them. Elements after the n-th are undefined.
 ///
 /// # Errors
 /// `Unsupported` for other types of indices. `Range` for none, and for places beyond i32.

@@ -1,7 +1,8 @@
 //! RMS norm of rows: ATen's `_fused_rms_norm`.
 //!
-//! Each core has rows that follow each other, in tiles of whole rows; the next tile is read and the last one written while
-//! one is computed. A row's sum is a fixed tree, so the bits are the same for any number of blocks.
+//! Each core has rows that follow each other, in tiles of whole rows; the next tile is read and the last one
+//! written while one is computed. A row's sum is a fixed tree, so the bits are the same for any number of
+//! blocks.
 
 use super::copies::{read_rows, write, write_rows};
 use super::refusal;
@@ -10,7 +11,7 @@ use crate::chip::Arch;
 use crate::kernel::finding::{Result, Rule};
 use crate::kernel::{Barrier, Binary, Builder, Elem, Over, Pipe, Program, Scalar, ScalarType, Scaled, Unit};
 
-/// Rows whose `rstd` are written together, whole blocks of 32 bytes.
+/// Rows whose `rstd` are written in one copy, whole blocks of 32 bytes.
 const GROUP: u64 = 64;
 
 /// Shapes of [`rms_norm`].
@@ -31,8 +32,8 @@ pub struct RmsNorm {
 /// Parameters: `x` \[r, d\], `gamma` \[d\], `y` \[r, d\], `rstd` \[r\] f32.
 ///
 /// # Errors
-/// `Unsupported` for other types. `Range` for an empty shape or rows of more than 4096 elements. `Alignment` on 310P,
-/// which has no copy of part of 32 bytes, where a row is no multiple of them.
+/// `Unsupported` for other types. `Range` for an empty shape or rows of more than 4096 elements. `Alignment`
+/// on 310P, which has no copy of part of 32 bytes, where a row is no multiple of them.
 pub fn rms_norm(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     let RmsNorm { elem, rows, dim, eps } = *shape;
     let name = format!("rms_norm_{elem}");
@@ -54,7 +55,7 @@ pub fn rms_norm(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     let bytes = 4 * elem.size() + 8 + if narrow { 4 } else { 0 };
     let tile = RowTile::new(arch, [rows, dim], bytes, 0);
     let (len, shape) = (tile.len(), [dim, tile.pitch]);
-    // Operands of one instruction lie in different banks.
+    // Operands of one instruction are in different banks.
     let wide = narrow.then(|| k.ub_phase("wide_x", Elem::F32, len, 0));
     let work = k.ub_phase("work", Elem::F32, len, 0);
     let x_in = k.ub_phase("x_in", elem, 2 * len, 0);
@@ -84,7 +85,7 @@ pub fn rms_norm(arch: Arch, shape: &RmsNorm) -> Result<Program> {
         k.set_flag(Pipe::Mte3, Pipe::V, slot);
     }
     k.set_flag(Pipe::Mte3, Pipe::S, 0);
-    // Gamma, once for each row of a tile. Where it is narrow it comes by way of a result's room.
+    // Gamma, once for each row of a tile. Where it is narrow it is staged in a result's buffer.
     let near = if narrow { y_out } else { scale };
     if dim < tile.pitch {
         k.duplicate(near.at(0), 0.0, tile.over(&tile.rows.into()));

@@ -1,10 +1,10 @@
 //! Gradients of an RMS norm: ATen's `_fused_rms_norm_backward`, in two kernels.
 //!
-//! The first writes dx, and for each of a fixed number of row ranges a partial sum of dgamma. The second adds these in a
-//! fixed tree. Ranges depend on the shape alone, so the bits are the same for any number of blocks. Each core has ranges
-//! that follow each other, in tiles of whole rows; the next tile is read and the last one written while one is computed.
-//! In f16 inputs are widened first, so that their places are free again at once: one of each is enough, and tiles have
-//! twice the rows.
+//! The first writes dx, and for each of a fixed number of row ranges a partial sum of dgamma. The second adds
+//! these in a fixed tree. Ranges depend on the shape alone, so the bits are the same for any number of
+//! blocks. Each core has ranges that follow each other, in tiles of whole rows; the next tile is read and the
+//! last one written while one is computed. In f16 inputs are widened first, so that their places are free
+//! again at once: one of each is enough, and tiles have twice the rows.
 
 use super::copies::{read, read_rows, write, write_rows};
 use super::rms_norm::{RmsNorm, check};
@@ -20,7 +20,7 @@ use crate::kernel::{
 const RANGES: u64 = 240;
 /// Rows of a range, as far as there are so many: partial sums are then a fraction of what is read.
 const SHORTEST: u64 = 4;
-/// Bytes of L2 of the largest chip: operands that are larger together pass it by, but for results.
+/// Bytes of L2 of the largest chip: if the operands' total is larger, all but the results bypass it.
 const L2: u64 = 192 << 20;
 /// `rstd` that come with a tile: from a block's beginning on.
 const NEAR: u64 = 16;
@@ -47,8 +47,8 @@ const fn unit(arch: Arch) -> Unit {
 
 /// `dx = rstd (dy gamma) - x rstd³ / d Σ(dy gamma x)`, and partial sums of `dgamma = Σ dy x rstd` over rows.
 ///
-/// Parameters: `dy` \[r, d\], `x` \[r, d\], `rstd` \[r\] f32, `gamma` \[d\], `dx` \[r, d\], `partials` f32, as many as
-/// [`rms_norm_grad_partials`] says.
+/// Parameters: `dy` \[r, d\], `x` \[r, d\], `rstd` \[r\] f32, `gamma` \[d\], `dx` \[r, d\], `partials` f32,
+/// as many as [`rms_norm_grad_partials`] says.
 ///
 /// # Errors
 /// As of [`super::rms_norm`].
@@ -69,8 +69,9 @@ pub fn rms_norm_grad(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     }
 
     let narrow = elem == Elem::F16;
-    // Tiles of dy, x and dx, and a product; f32 of dy and x where they are narrow. Sums of a row, and gamma: once for each
-    // row of a tile, so that a product is one instruction; or once, where a tile of two rows or less has more rows so.
+    // Tiles of dy, x and dx, and a product; f32 of dy and x where they are narrow. Sums of a row, and gamma:
+    // once for each row of a tile, so that a product is one instruction; or once, where a tile of two rows or
+    // less has more rows so.
     let places = if narrow { 1 } else { 2 };
     let bytes = 3 * places * elem.size() + 4 + if narrow { 8 } else { 0 };
     let beside = RowTile::new(arch, [rows, dim], bytes + 4, 4 * places);
@@ -81,7 +82,7 @@ pub fn rms_norm_grad(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     if arch == Arch::A2 && 3 * rows * dim * elem.size() + 4 * rms_norm_grad_partials(shape) > L2 {
         [dy, x].into_iter().for_each(|gm| k.streamed(gm));
     }
-    // Operands of one instruction lie in different banks.
+    // Operands of one instruction are in different banks.
     let wide_dy = narrow.then(|| k.ub_phase("wide_dy", Elem::F32, len, 0));
     let work = k.ub_phase("work", Elem::F32, len, 0);
     let x_in = k.ub_phase("x_in", elem, places * len, 256);
@@ -127,7 +128,7 @@ pub fn rms_norm_grad(arch: Arch, shape: &RmsNorm) -> Result<Program> {
         k.set_flag(Pipe::Mte3, Pipe::V, place);
         k.set_flag(Pipe::Mte3, Pipe::V, place + 2);
     }
-    // Gamma. Where it is narrow it comes by way of a result's room.
+    // Gamma. Where it is narrow it is staged in a result's buffer.
     let from = if narrow { dx_out } else { scale };
     if dim < tile.pitch {
         k.duplicate(from.at(0), 0.0, tile.over(&gammas.into()));

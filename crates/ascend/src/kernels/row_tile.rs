@@ -19,7 +19,7 @@ const TILES: u64 = 64;
 /// The shape of a tile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowTile {
-    /// From one row to the next, in elements: whole repeats. Zeros stand behind a row's end.
+    /// From one row to the next, in elements: whole repeats. A row's end is padded with zeros.
     pub pitch: u64,
     /// Rows, at most.
     pub rows: u64,
@@ -28,8 +28,8 @@ pub(super) struct RowTile {
 }
 
 impl RowTile {
-    /// Tiles of as many of `rows` rows of `dim` elements as UB has room for beside sums, where each element of a tile takes
-    /// `bytes` bytes, and each of a row `more` besides.
+    /// Tiles of as many of `rows` rows of `dim` elements as fit in UB in addition to the sums, where each
+    /// element of a tile takes `bytes` bytes, and each of a row `more` besides.
     pub fn new(arch: Arch, [rows, dim]: [u64; 2], bytes: u64, more: u64) -> RowTile {
         let parts = dim.div_ceil(512).next_power_of_two();
         let pitch = dim.next_multiple_of(Elem::F32.per_repeat() * parts);
@@ -68,7 +68,7 @@ impl RowTile {
     }
 }
 
-/// Room for sums over the rows of a tile.
+/// Accumulators for sums over the rows of a tile.
 pub(super) struct RowSums {
     tile: RowTile,
     blocks: Buf,
@@ -78,7 +78,7 @@ pub(super) struct RowSums {
 }
 
 impl RowSums {
-    /// Declares the room, and clears some of it: a barrier has to come before sums.
+    /// Declares the accumulators, and clears some of them: a barrier has to come before sums.
     pub fn new(k: &mut Builder, tile: RowTile) -> RowSums {
         let blocks = k.ub("block_sums", Elem::F32, (tile.len() / 8).next_multiple_of(64));
         let parts = k.ub("part_sums", Elem::F32, (tile.len() / 64).next_multiple_of(TALLEST * 8));
@@ -88,9 +88,9 @@ impl RowSums {
         RowSums { tile, blocks, parts, sums }
     }
 
-    /// Sums over `rows` rows of `of`, trees of neighbours: over each block, again over blocks of those where a row has whole
-    /// repeats of them, and over what is left, in parts where that is more than a repeat. They have 12 levels at most. A
-    /// barrier has come before.
+    /// Sums over `rows` rows of `of`, trees of neighbours: over each block, again over blocks of those where
+    /// a row has whole repeats of them, and over what is left, in parts where that is more than a repeat.
+    /// They have 12 levels at most. A barrier has come before.
     pub fn add(&self, k: &mut Builder, of: View, rows: &Scalar) {
         let RowTile { pitch, parts, .. } = self.tile;
         let blocks = |k: &mut Builder, to: Buf, from: View, n: u64| {

@@ -1,6 +1,7 @@
 //! Rows of a table replaced at given indices: the update of an embedding of which few rows are read.
 //!
-//! A task is a range of positions. Their indices lie in UB, where the scalar unit checks each before a row is copied.
+//! A task is a range of positions. Their indices are in UB, where the scalar unit checks each before a row is
+//! copied.
 
 use super::copies::{read, write};
 use super::gather_task::{GatherRows, SHARE};
@@ -17,12 +18,12 @@ const SLOT: u64 = 16 << 10;
 
 /// `table[index[i], :] = rows[i, :]` for each i below n whose index is in the table.
 ///
-/// Parameters: `index` \[n\], `rows` \[n, d\], `table` \[r, d\]. No two indices within the table are the same. What stands
-/// outside of it, such as -1, is left out. `shape` is that of the gather of these rows.
+/// Parameters: `index` \[n\], `rows` \[n, d\], `table` \[r, d\]. No two indices within the table are the
+/// same. Indices outside of it, such as -1, are skipped. `shape` is that of the gather of these rows.
 ///
 /// # Errors
-/// `Unsupported` for other types of indices. `Range` for an empty shape, or one whose rows or positions are no i32.
-/// `Alignment` on 310P, which copies whole blocks of 32 bytes, where a row is none.
+/// `Unsupported` for other types of indices. `Range` for an empty shape, or one whose rows or positions are
+/// no i32. `Alignment` on 310P, which copies whole blocks of 32 bytes, where a row is none.
 pub fn scatter_rows(arch: Arch, shape: &GatherRows) -> Result<Program> {
     let GatherRows { elem, index, indices, rows, dim, .. } = *shape;
     let name = format!("scatter_rows_{elem}");

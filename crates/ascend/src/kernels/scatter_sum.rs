@@ -1,9 +1,9 @@
 //! Elements summed at given indices of planes, or written there: the gradient of max pooling, ATen's
 //! `max_pool2d_with_indices_backward`, and scatters along a last dimension.
 //!
-//! A task is a range of results, which lie in UB; sums of floats as f32. The core of a task adds the elements of its planes
-//! in their order, one by one in the scalar unit. No result is summed by two cores, so the bits are the same for any
-//! number of blocks.
+//! A task is a range of results, which UB holds; sums of floats as f32. The core of a task adds the elements
+//! of its planes in their order, one by one in the scalar unit. No result is summed by two cores, so the bits
+//! are the same for any number of blocks.
 
 use super::copies::{read, write};
 use super::indices::{Indices, below, not_below, not_inside};
@@ -19,7 +19,7 @@ const SUMS: u64 = 8 << 10;
 /// Results of a task at least, and tasks that are enough.
 const LEAST: u64 = 1024;
 const TASKS: u64 = 64;
-/// Elements that lie in UB at a time.
+/// Elements that UB holds at a time.
 const ELEMENTS: u64 = 2048;
 
 /// Effect of an element on the result at its index.
@@ -27,17 +27,17 @@ const ELEMENTS: u64 = 2048;
 pub enum Scatter {
     /// It is added to zeros.
     Sum,
-    /// It is added to what is there.
+    /// It is added to the old value.
     SumOnto,
-    /// It is multiplied by what is there.
+    /// It is multiplied by the old value.
     ProductOnto,
     /// The larger of both stays, NaN if either is.
     MaxOnto,
     /// The smaller of both stays, NaN if either is.
     MinOnto,
-    /// It replaces what is there.
+    /// It replaces the old value.
     Replace,
-    /// Its position replaces what is there, -1 before.
+    /// Its position replaces the old value, initially -1.
     Position,
 }
 
@@ -46,8 +46,8 @@ pub enum Scatter {
 pub struct ScatterSum {
     /// Effect of each element.
     pub scatter: Scatter,
-    /// Type of elements. Sums are of f32, f16, i32, i64 and, on A2, bf16; those of floats are f32, rounded once at the end.
-    /// Positions are i32.
+    /// Type of elements. Sums are of f32, f16, i32, i64 and, on A2, bf16; those of floats are f32, rounded
+    /// once at the end. Positions are i32.
     pub elem: Elem,
     /// Type of indices, i32 or i64.
     pub index: Elem,
@@ -60,7 +60,7 @@ pub struct ScatterSum {
 }
 
 impl Scatter {
-    /// True if elements are combined with what is there.
+    /// True if elements are combined with the old value.
     const fn combines(self) -> bool {
         matches!(self, Scatter::SumOnto | Scatter::ProductOnto | Scatter::MaxOnto | Scatter::MinOnto)
     }
@@ -89,10 +89,10 @@ impl ScatterSum {
 /// `out[p, index[p, i]] += x[p, i]`, `= x[p, i]` `= p n + i` or another [`Scatter`] for i = 0, 1, …
 /// below n.
 ///
-/// Parameters: `index` \[p, n\], `x` \[p, n\] but for positions, `before` \[p, m\] but for [`Scatter::Sum`] and
-/// positions, `out` \[p, m\], `fault` \[reports, 8\] i32. An index outside 0 to m - 1 does nothing. Each report
-/// has the number of such indices in the planes that begin in a task, the position of the first or -1, and that index as
-/// i64, then zeros. The host has to look at them. On 310P inputs have a slack of 32 bytes.
+/// Parameters: `index` \[p, n\], `x` \[p, n\] but for positions, `before` \[p, m\] but for [`Scatter::Sum`]
+/// and positions, `out` \[p, m\], `fault` \[reports, 8\] i32. An index outside 0 to m - 1 does nothing. Each
+/// report has the number of such indices in the planes that begin in a task, the position of the first or -1,
+/// and that index as i64, then zeros. The host has to look at them. On 310P inputs have a slack of 32 bytes.
 ///
 /// # Errors
 /// `Unsupported` for other types. `Range` for an empty shape, or one of more elements than i32 counts.
@@ -136,7 +136,8 @@ pub fn scatter_sum(arch: Arch, shape: &ScatterSum) -> Result<Program> {
     let near = indices.buffer(&mut k, ELEMENTS);
     let near_x = x.map(|x| (x, k.ub("near_x", elem, ELEMENTS)));
     let report = k.ub("report", Elem::I32, 8);
-    // 310P copies whole blocks: the last results again, as a block of their own; fewer than a block one by one.
+    // 310P copies whole blocks: the last results again, as a block of their own; fewer than a block one by
+    // one.
     let block = elem.per_block();
     let ragged = arch == Arch::P310 && !results.is_multiple_of(block);
     let last = (ragged && results >= block).then(|| k.ub("last", elem, block));

@@ -1,5 +1,5 @@
-//! Sums over the rows of partial results, as kernels that divide their rows hand them on. They are added in a fixed
-//! tree, so the bits are the same for any number of blocks.
+//! Sums over the rows of partial results, as kernels that divide their rows hand them on. They are added in a
+//! fixed tree, so the bits are the same for any number of blocks.
 
 use super::copies::write;
 use super::refusal;
@@ -7,7 +7,7 @@ use crate::chip::Arch;
 use crate::kernel::finding::{Result, Rule};
 use crate::kernel::{Barrier, Binary, Builder, Elem, Over, Pipe, Program, Round, Scalar, Unit};
 
-/// Most rows: as many of [`WIDEST`] columns UB has room for.
+/// Most rows: the most of [`WIDEST`] columns that fit in UB.
 const ROWS: u64 = 256;
 /// Most columns of a task.
 const WIDEST: u64 = 128;
@@ -39,14 +39,14 @@ impl SumRows<'_> {
     }
 }
 
-/// `sums[j] = Σ partials[i, j]` for each result: row i and i + n / 2, then i + n / 4, down to one, where n is the number of
-/// rows rounded up to a power of two and rows that are not there are zeros.
+/// `sums[j] = Σ partials[i, j]` for each result: row i and i + n / 2, then i + n / 4, down to one, where n is
+/// the number of rows rounded up to a power of two and missing rows are zeros.
 ///
 /// Parameters: `partials` \[rows, pitch\] f32 for each result, then `sums` \[d\] for each.
 ///
 /// # Errors
-/// `Range` for other numbers of rows, empty rows and a pitch that is too small or no multiple of 8. `Alignment` on 310P, which
-/// has no copy of part of 32 bytes, where a result is no multiple of them.
+/// `Range` for other numbers of rows, empty rows and a pitch that is too small or no multiple of 8.
+/// `Alignment` on 310P, which has no copy of part of 32 bytes, where a result is no multiple of them.
 pub fn sum_rows(arch: Arch, name: &str, shape: &SumRows) -> Result<Program> {
     let SumRows { rows, pitch, dim, outs } = *shape;
     let fail = |rule, message| Err(refusal(name, "sum", rule, message));

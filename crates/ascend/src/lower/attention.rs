@@ -1,7 +1,8 @@
 //! Attention and its gradient.
 //!
-//! On A2 long attention in a 16-bit type is one kernel of cube and vector cores ([`kernels::attention`]). Otherwise it is the
-//! launches of its expansion, and gradients always are: products on the cube, softmax and its gradient by row programs.
+//! On A2 long attention in a 16-bit type is one kernel of cube and vector cores ([`kernels::attention`]).
+//! Otherwise it is the launches of its expansion, and gradients always are: products on the cube, softmax and
+//! its gradient by row programs.
 
 use super::expand;
 use super::launch::{LoweredLaunch, Refusal};
@@ -17,9 +18,10 @@ use std::sync::Arc;
 /// Fewest queries that one kernel is for: rows of a tile of the cube.
 const QUERIES: usize = 128;
 
-/// Keys from which on one kernel is shorter than separate launches. Predicted microseconds on a 910B1, f16, one kernel
-/// beside launches: 8 × 12 heads of 64 elements and so many queries and keys, 256: 39.7 and 37.9; 288: 47.0 and 59.1;
-/// 512: 80.9 and 123.0. 32 heads of 128 elements, 256: 25.5 and 21.7; 320: 27.1 and 27.8; 384: 30.8 and 34.0.
+/// Keys from which on one kernel is shorter than separate launches. Predicted microseconds on a 910B1, f16,
+/// one kernel beside launches: 8 × 12 heads of 64 elements and so many queries and keys, 256: 39.7 and 37.9;
+/// 288: 47.0 and 59.1; 512: 80.9 and 123.0. 32 heads of 128 elements, 256: 25.5 and 21.7; 320: 27.1 and 27.8;
+/// 384: 30.8 and 34.0.
 const LONG: usize = 288;
 
 /// The launches of an `attention` node.
@@ -89,7 +91,7 @@ fn fused(s: &mut Sequence, a: &Attention, operands: [&Tensor; 6]) -> Result<bool
     Ok(true)
 }
 
-/// Places of rows of `[samples, heads, rows, elements]` whose elements lie together.
+/// Offsets of rows of `[samples, heads, rows, elements]` whose elements are contiguous.
 fn places(tensors: [&Tensor; 4]) -> Option<[HeadRows; 4]> {
     let mut all = [HeadRows { row: 0, head: 0, sample: 0 }; 4];
     for (place, t) in all.iter_mut().zip(tensors) {

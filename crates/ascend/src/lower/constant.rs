@@ -1,4 +1,5 @@
-//! Tensors that the graph holds: devices have their bytes from the time when a plan is loaded, steps copy them.
+//! Tensors that the graph holds: devices have their bytes from the time when a plan is loaded, steps copy
+//! them.
 
 use super::launch::{LoweredArg, Refusal};
 use super::sequence::{Sequence, Tensor};
@@ -11,7 +12,8 @@ use headwater_core::{DType, Layout, Shape};
 /// The tensor of the attribute `value`, copied to a contiguous result.
 ///
 /// # Errors
-/// A value that is no tensor of the result's type; infinities in an odd number of f16 on 310P, whose conversions saturate.
+/// A value that is no tensor of the result's type; infinities in an odd number of f16 on 310P, whose
+/// conversions saturate.
 pub fn constant(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
     let write = s.output(0)?.view;
     let Some(Attr::Tensor(value)) = cx.attrs.get("value") else {

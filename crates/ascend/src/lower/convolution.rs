@@ -1,9 +1,9 @@
 //! Convolutions and their gradients as products of gathered patches: im2col, in scratch memory.
 //!
-//! An input is laid out with its padding, patches are copied out of it as a strided view, and the cube multiplies them.
-//! The gradient of the input is a convolution too: of the gradient, its elements a stride apart, by the turned kernel. So
-//! every sum is one product in f32, ascending, rounded once. Samples are taken in blocks, so that scratch memory stays
-//! bounded.
+//! An input is laid out with its padding, patches are copied out of it as a strided view, and the cube
+//! multiplies them. The gradient of the input is a convolution too: of the gradient, dilated by the stride,
+//! with the flipped kernel. So every sum is one product in f32, ascending, rounded once. Samples are taken in
+//! blocks, so that scratch memory stays bounded.
 
 use super::launch::Refusal;
 use super::product::even;
@@ -19,7 +19,7 @@ use headwater_core::row::{Access, RowProgram};
 /// Most bytes of patches, but for a single sample's. Few in unit tests, which cut.
 const PATCHES: usize = if cfg!(test) { 8 << 10 } else { 64 << 20 };
 
-/// Most elements of a kernel that is turned: a copy each.
+/// Most elements of a kernel that is flipped, with a copy for each.
 const TURNED: usize = 64;
 
 /// The launches of a `convolution` node.
@@ -80,7 +80,7 @@ pub fn convolution_input_grad(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal
     if taps > TURNED {
         return Err(Refusal(format!("an input gradient of a kernel of more than {TURNED} elements")));
     }
-    // [groups, cin, cout, kernel], the kernel turned.
+    // [groups, cin, cout, kernel], the kernel flipped.
     let order = [0, 2, 1, 3, 4, 5];
     let turned = s.scratch(weights.dtype(), &order.map(|d| weights.shape()[d]))?;
     let weights = weights.permuted(&order);
@@ -166,7 +166,7 @@ pub fn col2im(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
     let patches = Patches::forward(&c);
     let room = patches.room()?;
     let lead = [c.batch, c.groups, c.cin];
-    // Room for the image with its padding, and for what no patch reaches.
+    // Size of the padded image, including elements that no patch reaches.
     let size = [0, 1, 2].map(|d| room[d].max(c.input[d] + c.pad[d]));
     let sums = s.scratch(DType::F32, &[&lead[..], &size].concat())?;
     s.fill(&sums, 0.0)?;
@@ -226,8 +226,8 @@ fn results(t: &Tensor, c: &Conv) -> Result<Tensor, Refusal> {
     even(t, &[c.batch, c.groups, c.cout, c.output_plane()])
 }
 
-/// Patches of images `[n, groups, channels, size…]`: input `i` stands at `i · step + pad`, zeros elsewhere, and output
-/// `o` sees through kernel index `k` the place `o · stride + k · dilation`.
+/// Patches of images `[n, groups, channels, size…]`: input `i` is at `i · step + pad`, zeros elsewhere, and
+/// output `o`, tap `k` reads position `o · stride + k · dilation`.
 #[derive(Clone, Debug)]
 struct Patches {
     groups: usize,
@@ -259,7 +259,8 @@ impl Patches {
         }
     }
 
-    /// Patches for the gradient of the input: input `i` gets output `o` through `k` where `i = o · stride + k · dilation − pad`.
+    /// Patches for the gradient of the input: input `i` gets output `o` through `k` where
+    /// `i = o · stride + k · dilation − pad`.
     fn backward(c: &Conv) -> Result<Patches, Refusal> {
         let pad = |d: usize| {
             let reach = isize::try_from((c.kernel[d] - 1).checked_mul(c.dilation[d])?).ok()?;
@@ -314,7 +315,7 @@ impl Patches {
         let (mut from, mut to) = (images.clone(), padded.clone());
         let mut dims = [0, 1, 2].map(|d| (padded.shape()[d], Some((d, 1)))).to_vec();
         for (d, &room) in room.iter().enumerate() {
-            // Inputs i with 0 ≤ i · step + pad < room.
+            // Inputs i with 0 ≤ i · step + pad < `room`.
             let (step, pad) = (self.step[d] as isize, self.pad[d]);
             let first = (-pad).max(0) as usize;
             let first = first.div_ceil(step as usize);
@@ -346,7 +347,8 @@ impl Patches {
         let all = self.all(s, images)?;
         let [depth, places] =
             [self.channels * self.kernel.iter().product::<usize>(), self.output.iter().product()];
-        // The cube takes rows of f32 along the sums alone, which run over channels and kernel, or over places.
+        // The cube takes rows of f32 along the sums alone, which run over channels and kernel, or over
+        // places.
         let along = images.dtype() == DType::F32;
         match (self.by_group, along) {
             (true, _) => {

@@ -1,7 +1,8 @@
 //! Sorting, the largest elements, histograms and places in boundaries, by counting comparisons.
 //!
-//! The rank of an element is the number of those that come before it, of equal ones the earlier. Counts are sums of ones
-//! in f32, exact below 2²⁴. Each is a reduction over a row, so that cost grows with the square of a row's length.
+//! The rank of an element is the number of those that come before it, of equal ones the earlier. Counts are
+//! sums of ones in f32, exact below 2²⁴. Each is a reduction over a row, so that cost grows with the square
+//! of a row's length.
 
 use super::indexing::{gathered, words_of};
 use super::launch::Refusal;
@@ -63,7 +64,7 @@ fn ordered(s: &mut Sequence, cx: &OpCx, descending: bool) -> Result<(), Refusal>
     if n > SORTED {
         return Err(Refusal::new(format!("rows of more than {SORTED} elements in order")));
     }
-    // Rows that are to be ordered lie together.
+    // Rows to sort are contiguous.
     let mut rows = even(&from, &[before, n, after])?.permuted(&[0, 2, 1]);
     if after > 1 {
         rows = s.copied(&rows)?;
@@ -133,7 +134,7 @@ fn ranked(s: &mut Sequence, rows: &Tensor, ranks: &Tensor, descending: bool) -> 
         for (access, dim) in [(other, 3), (own.clone(), 2)] {
             let element = b.read(dtype, access);
             let element = b.expr(&x(0).cast(F32), &[element]);
-            // NaN stands beside the largest, behind or before all of them.
+            // NaN sorts next to the largest value, after or before all of them.
             let nan = x(0).is_nan();
             let key = nan.clone().select(float(f64::INFINITY), x(0));
             let later = if descending {

@@ -1,4 +1,5 @@
-//! Operators whose expansions run here: as steps of a plan, where each has a kernel, or as the launches of one step.
+//! Operators whose expansions run here: as steps of a plan, where each has a kernel, or as the launches of
+//! one step.
 
 use super::launch::Refusal;
 use super::sequence::{Sequence, Tensor, after};

@@ -1,7 +1,8 @@
 //! Products of groups of rows, each with a matrix of its own: `_grouped_mm` and its gradient by the weight.
 //!
-//! A first kernel proves that the groups' ends ascend within the rows. The cube's kernel reads them from memory, so that
-//! the host learns nothing of the groups: a step is launched whole, whatever tokens each expert has.
+//! A first kernel proves that the groups' ends ascend within the rows. The cube's kernel reads them from
+//! memory, so that the host learns nothing of the groups: a step is launched whole, whatever tokens each
+//! expert has.
 
 use super::indexing::{push, words_of};
 use super::launch::{LoweredArg, LoweredLaunch, Refusal};

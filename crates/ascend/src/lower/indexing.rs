@@ -1,7 +1,7 @@
 //! Operators that read and write at places given by indices: `gather`, `index`, `index_put` and `scatter`.
 //!
-//! Indices become places in a tensor, proved to be inside ([`places`]); then rows or elements are gathered, or summed or
-//! replaced by one core each, in the order of the indices. No sum is atomic.
+//! Indices become places in a tensor, proved to be inside ([`places`]); then rows or elements are gathered,
+//! or summed or replaced by one core each, in the order of the indices. No sum is atomic.
 
 use super::launch::{LoweredArg, LoweredLaunch, Refusal};
 use super::product::even;
@@ -63,7 +63,7 @@ pub(super) fn push(s: &mut Sequence, program: Program, args: Vec<LoweredArg>, bl
     s.lowered.launches.push(LoweredLaunch { program: Arc::new(attributed(program, s.source)), args, blocks });
 }
 
-/// Room for reports of indices that are proved to be inside.
+/// Buffer for reports of indices that are proved to be inside.
 fn reports(s: &mut Sequence, number: u64) -> Result<LoweredArg, Refusal> {
     Ok(s.scratch(DType::I32, &[8 * number as usize])?.arg)
 }
@@ -75,8 +75,8 @@ struct Along {
     stride: usize,
 }
 
-/// Places in a tensor, i32, one for each position: what positions add by themselves (a size and a stride for each dimension
-/// of them), and indices.
+/// Places in a tensor, i32, one for each position: what positions add by themselves (a size and a stride for
+/// each dimension of them), and indices.
 fn addressed(
     s: &mut Sequence,
     positions: &[(usize, usize)],
@@ -153,7 +153,8 @@ pub(super) fn gathered(
     Ok(())
 }
 
-/// Elements summed or written at indices of planes. `fault` is given where indices are not proved to be inside.
+/// Elements summed or written at indices of planes. `fault` is given where indices are not proved to be
+/// inside.
 fn scattered(
     s: &mut Sequence,
     shape: &ScatterSum,

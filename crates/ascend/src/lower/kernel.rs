@@ -1,7 +1,8 @@
 //! Operators with kernels of their own.
 //!
-//! Kernels that are written by hand take contiguous operands; the planner makes them so where an operator has a kernel
-//! ([`has_kernel`]). Operators that are composed of products take them as they lie ([`takes_strides`]).
+//! Kernels that are written by hand take contiguous operands; the planner makes them so where an operator has
+//! a kernel ([`has_kernel`]). Operators that are composed of products take them at any strides
+//! ([`takes_strides`]).
 
 use super::expand::whole;
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
@@ -76,7 +77,7 @@ pub fn has_kernel(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bo
     (composed.launches)(&mut s, cx).is_ok()
 }
 
-/// True if the kernels of an operator take operands as they lie: those that are composed of products.
+/// True if the kernels of an operator take strided operands: those that are composed of products.
 pub fn takes_strides(op: &OpDef) -> bool {
     find(op).is_some_and(|composed| composed.strided)
 }
@@ -172,7 +173,7 @@ const fn write(operand: usize) -> LoweredArg {
     LoweredArg::Write { operand, bytes: 0 }
 }
 
-/// Type of an input, which is there.
+/// Type of an input; an error if it is absent.
 fn input<'a>(cx: &OpCx<'a>, i: usize) -> Result<&'a TensorType, Refusal> {
     cx.inputs.get(i).copied().flatten().ok_or_else(|| Refusal(format!("input {i} is missing")))
 }

@@ -50,7 +50,8 @@ fn arguments(launch: &LoweredLaunch) -> impl Iterator<Item = (&Param, &LoweredAr
     launch.program.params.iter().filter(|p| p.kind != ParamKind::Sync).zip(&launch.args)
 }
 
-/// A value for each parameter of a launch: numbers as they are, 0 for addresses, the synchronisation address among them.
+/// A value for each parameter of a launch: numbers as they are, 0 for addresses, the synchronisation address
+/// among them.
 pub fn values(launch: &LoweredLaunch) -> Vec<Value> {
     let mut args = arguments(launch);
     let value = |param: &Param| match param.kind {
@@ -64,7 +65,7 @@ pub fn values(launch: &LoweredLaunch) -> Vec<Value> {
     launch.program.params.iter().map(value).collect()
 }
 
-/// A kernel that cannot be written for the shapes that are asked for.
+/// A kernel that cannot be written for the requested shapes.
 impl From<Box<Finding>> for Refusal {
     fn from(finding: Box<Finding>) -> Refusal {
         Refusal(finding.message)

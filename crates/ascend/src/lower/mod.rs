@@ -1,8 +1,8 @@
 //! Steps of plans as launches of kernels.
 //!
-//! A step either becomes launches ([`Lowered`]) or is refused with the construct that has no kernel ([`Refusal`]); then
-//! it runs through the reference on the host, and reports list it with that reason. Devices lower steps when they load a
-//! plan; nothing here executes anything.
+//! A step either becomes launches ([`Lowered`]) or is refused with the construct that has no kernel
+//! ([`Refusal`]); then it runs through the reference on the host, and reports list it with that reason.
+//! Devices lower steps when they load a plan; nothing here executes anything.
 
 mod attention;
 mod constant;
@@ -38,8 +38,8 @@ use crate::kernel::Source;
 use headwater_core::graph::Origin;
 use headwater_core::plan::{Step, Work};
 
-/// The launches of a step on a chip. `origin` is the model's line. `together` says that cores of both kinds can wait for each
-/// other: that the runtime gives the address that they do it by.
+/// The launches of a step on a chip. `origin` is the model's line. `together` says that cores of both kinds
+/// can wait for each other: that the runtime gives the address that they do it by.
 ///
 /// # Errors
 /// The construct that has no kernel.

@@ -1,9 +1,10 @@
 //! Products of matrices: `matmul` and `linear` by the cube's kernel.
 //!
-//! Operands are taken as they lie where the kernel can: plain or transposed, any row stride, two dimensions of batch.
-//! Others are first copied into scratch memory by a row program, as are f32 operands whose rows do not run along the
-//! sums, since the cube transposes 16-bit elements alone. Further dimensions of batch are launches of their own. On 310P,
-//! whose cube has no f32, such operands are split into parts of f16 (`split`).
+//! Operands are read in place where the kernel can: plain or transposed, any row stride, two dimensions of
+//! batch. Others are first copied into scratch memory by a row program, as are f32 operands whose rows do not
+//! run along the sums, since the cube transposes 16-bit elements alone. Further dimensions of batch are
+//! launches of their own. On 310P, whose cube has no f32, such operands are split into parts of f16
+//! (`split`).
 
 use super::launch::{LoweredLaunch, Refusal};
 use super::sequence::{Sequence, Tensor, after};
@@ -20,8 +21,8 @@ use std::sync::Arc;
 /// Elements of f16 in 32 bytes.
 const BLOCK: usize = 16;
 
-/// Results from which on those in short rows are written as blocks first: three launches more are shorter than as many
-/// stores of the scalar unit.
+/// Results from which on those in short rows are written as blocks first: three launches more are shorter
+/// than as many stores of the scalar unit.
 const NARROW: usize = 1024;
 
 /// Most launches of a product with more than two dimensions of batch.
@@ -52,7 +53,8 @@ impl Operand {
         Operand { batch, rows: matrix[0], columns: matrix[1] }
     }
 
-    /// The matrix as the kernel takes it, transposed if that is wanted or the only way; the batch is given apart.
+    /// The matrix as the kernel takes it, transposed if `transposed` or the only way; the batch is a separate
+    /// argument.
     pub fn matrix(&self, transposed: bool) -> Option<Matrix> {
         let way = |transposed: bool| {
             let (outer, inner) =
@@ -92,8 +94,8 @@ pub fn affine(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// True for products onto rows of less than a block that lie together, where there are enough of them, and sums of a block
-/// or more, whose copies are whole ones.
+/// True for products onto rows of less than a block that are contiguous, where there are enough of them, and
+/// sums of a block or more, whose copies are whole ones.
 fn narrow(b: &Tensor, c: &Tensor) -> bool {
     let shape = c.shape();
     let (columns, terms) = (shape[shape.rank() - 1], b.shape()[b.shape().rank() - 2]);
@@ -108,8 +110,9 @@ pub(super) fn even(tensor: &Tensor, shape: &[usize]) -> Result<Tensor, Refusal> 
 }
 
 impl Sequence<'_> {
-    /// `c = a · b`, and a bias for each column: a `[batch…, m, k]`, b `[batch…, k, n]`, c `[batch…, m, n]`. Dimensions of
-    /// the batch that an operand lacks, has of size 1 or of stride 0 repeat it. Sums are f32, rounded once to c's dtype.
+    /// `c = a · b`, and a bias for each column: a `[batch…, m, k]`, b `[batch…, k, n]`, c `[batch…, m, n]`.
+    /// Dimensions of the batch that an operand lacks, has of size 1 or of stride 0 repeat it. Sums are f32,
+    /// rounded once to c's dtype.
     ///
     /// # Errors
     /// Types and shapes that the kernel does not take.
@@ -218,8 +221,8 @@ impl Sequence<'_> {
         Ok(())
     }
 
-    /// A product of less than a block of columns on 310P, whose kernel would write them element by element: with columns of
-    /// zeros behind them, and then a copy.
+    /// A product of less than a block of columns on 310P, whose kernel would write them element by element:
+    /// padded with columns of zeros, and then a copy.
     fn narrow_product(
         &mut self,
         a: &Tensor,
@@ -252,8 +255,8 @@ impl Sequence<'_> {
         Ok(())
     }
 
-    /// A copy of an operand in scratch memory, transposed in the last two dimensions or not, and seen as before.
-    /// Matrices that repeat are copied once.
+    /// A copy of an operand in scratch memory, transposed in the last two dimensions or not, and seen as
+    /// before. Matrices that repeat are copied once.
     pub(super) fn packed(&mut self, side: &Tensor, transposed: bool) -> Result<Tensor, Refusal> {
         let layout = &side.view.layout;
         let lead = layout.shape.rank() - 2;

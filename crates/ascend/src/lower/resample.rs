@@ -1,8 +1,8 @@
 //! Resampling of images and its gradient, along columns and then along rows.
 //!
-//! Each output is a weighted sum of a few inputs ([`ResampledAxis::taps`]), and each gradient of a few outputs' gradients:
-//! both are gathers of whole lines by constant indices, and a row program that weighs them. The nearest input at a whole
-//! factor needs no gather: it is one row program.
+//! Each output is a weighted sum of a few inputs ([`ResampledAxis::taps`]), and each gradient of a few
+//! outputs' gradients: both are gathers of whole lines by constant indices, and a row program that weighs
+//! them. The nearest input at a whole factor needs no gather: it is one row program.
 
 use super::indexing::gathered;
 use super::launch::Refusal;
@@ -58,7 +58,7 @@ fn resample(s: &mut Sequence, cx: &OpCx, backward: bool) -> Result<(), Refusal> 
         return Ok(());
     }
     let [rows, columns] = axes.map(|a| terms(&a, backward));
-    // Along columns, whose lines lie apart: transposed.
+    // Along columns, whose lines are strided: transposed.
     let (height, width) = (from.shape()[1], to.shape()[2]);
     let mut have = from;
     if !still(&columns, have.shape()[2]) {
@@ -167,7 +167,7 @@ fn weighed(s: &mut Sequence, lines: &Tensor, terms: &Terms, to: &Tensor) -> Resu
         let weights: Vec<u8> = (0..results).flat_map(|r| (term(t, r).1 as f32).to_le_bytes()).collect();
         let weight = b.read(F32, Access::dims(&[None, Some(0), None]));
         reads.push(s.constant(F32, &[results], &weights));
-        // Terms that a sum lacks have no weight, whatever stands there.
+        // Terms that a sum lacks have no weight, whatever their values.
         let counts = x(1).eq(float(0.0)).select(float(0.0), x(0) * x(1));
         let product = b.expr(&counts, &[element, weight]);
         sum = Some(match sum {

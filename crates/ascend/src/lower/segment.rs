@@ -1,9 +1,11 @@
-//! Sums over each parameter of a flat span as pairs of f32, and values spread back over the parameters' blocks.
+//! Sums over each parameter of a flat span as pairs of f32, and values spread back over the parameters'
+//! blocks.
 //!
-//! Which blocks a parameter has is known when a plan is loaded, so both are gathers by constant indices. A sum takes up to
-//! [`WIDTH`] blocks at a time into columns, whose pairs are added in a tree (AccurateDWPlusDW without its last term: Joldes,
-//! Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic", ACM TOMS 44,
-//! 2017), and the results likewise until each parameter has one.
+//! Which blocks a parameter has is known when a plan is loaded, so both are gathers by constant indices. A
+//! sum takes up to [`WIDTH`] blocks at a time into columns, whose pairs are added in a tree (AccurateDWPlusDW
+//! without its last term: Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building
+//! blocks of double-word arithmetic", ACM TOMS 44, 2017), and the results likewise until each parameter has
+//! one.
 
 use super::indexing::gathered;
 use super::launch::Refusal;
@@ -97,14 +99,15 @@ pub fn sums(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
     }
 }
 
-/// Room for so many numbers and a 0.
+/// A buffer for `count` numbers and a 0.
 fn padded(s: &mut Sequence, count: usize) -> Result<Tensor, Refusal> {
     let room = s.scratch(F32, &[count + 1])?;
     s.fill(&room, 0.0)?;
     Ok(room)
 }
 
-/// The sums of the columns of numbers or pairs `[rows, columns]`, a power of two rows, as pairs `[1, columns]`.
+/// The sums of the columns of numbers or pairs `[rows, columns]`, a power of two rows, as pairs
+/// `[1, columns]`.
 fn added(s: &mut Sequence, mut have: Vec<Tensor>, to: &[Tensor; 2]) -> Result<(), Refusal> {
     loop {
         let (rows, columns) = (have[0].shape()[0], have[0].shape()[1]);

@@ -12,7 +12,7 @@ use headwater_core::row::RowProgram;
 use headwater_core::{DType, Layout, Shape};
 use std::sync::Arc;
 
-/// Scratch memory begins at multiples of it; as many bytes more hold what whole blocks read behind an operand.
+/// Scratch memory begins at multiples of it; as many bytes more cover what whole blocks read past an operand.
 const ALIGN: u64 = 512;
 
 /// A tensor that launches read or write: an operand, a part of one, or scratch memory.
@@ -47,7 +47,7 @@ impl Tensor {
         Tensor { arg: self.arg, view: TensorView { layout, ..self.view.clone() } }
     }
 
-    /// The same elements in the same order under another shape, if they lie so.
+    /// The same elements in the same order under another shape, if the strides allow it.
     pub fn reshaped(&self, shape: &[usize]) -> Option<Tensor> {
         Some(self.with(self.view.layout.reshape(&shape.into())?))
     }
@@ -68,8 +68,8 @@ impl Tensor {
         self.permuted(&order)
     }
 
-    /// The same elements along other dimensions: for each a size, the dimension that it moves along, and by how many
-    /// indices of it; `None` repeats. Sizes keep within the tensor.
+    /// The same elements along other dimensions: for each a size, the dimension that it moves along, and by
+    /// how many indices of it; `None` repeats. Sizes keep within the tensor.
     pub fn walked(&self, dims: &[(usize, Option<(usize, usize)>)]) -> Result<Tensor, Refusal> {
         let l = &self.view.layout;
         let stride = |&(_, way): &(usize, Option<(usize, usize)>)| match way {
@@ -178,7 +178,7 @@ impl<'a> Sequence<'a> {
         self.writes.iter().enumerate().map(|(i, view)| Tensor::write(i, view)).collect()
     }
 
-    /// A contiguous tensor in scratch memory. It is there until [`Sequence::release`].
+    /// A contiguous tensor in scratch memory. It is live until [`Sequence::release`].
     pub fn scratch(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor, Refusal> {
         let shape = Shape::new(shape);
         let bytes = shape.checked_numel().and_then(|n| n.checked_mul(dtype.size()));
@@ -259,8 +259,8 @@ impl<'a> Sequence<'a> {
         Ok(())
     }
 
-    /// Launches from `second` on once more, so many times. Each time arguments lie as far from those before as these from the
-    /// launches between `first` and `second`.
+    /// Repeats the launches from `second` on, so many times. Each time the arguments' offsets advance by as
+    /// much as they do from the launches between `first` and `second`.
     ///
     /// # Errors
     /// Launches that differ in more than their arguments.
@@ -269,7 +269,7 @@ impl<'a> Sequence<'a> {
             return Ok(());
         }
         let (before, own) = self.lowered.launches[first..].split_at(second - first);
-        // Names tell layouts apart, and with them where operands begin.
+        // Names distinguish layouts, and so the offsets of operands.
         let alike = |(a, b): (&LoweredLaunch, &LoweredLaunch)| {
             let named = Program { name: a.program.name.clone(), ..(*b.program).clone() };
             *a.program == named && a.blocks == b.blocks
@@ -312,7 +312,7 @@ impl<'a> Sequence<'a> {
         Ok(to)
     }
 
-    /// The tensor under another shape, copied into scratch memory if it does not lie so.
+    /// The tensor under another shape, copied into scratch memory if its strides do not allow a view.
     pub fn shaped(&mut self, from: &Tensor, shape: &[usize]) -> Result<Tensor, Refusal> {
         if let Some(same) = from.reshaped(shape) {
             return Ok(same);
@@ -322,7 +322,7 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// f32 sums of products that are made one after the other.
+/// f32 sums of products that are computed sequentially.
 pub(super) struct Sum<'a> {
     to: &'a Tensor,
     parts: usize,
@@ -338,7 +338,8 @@ impl<'a> Sum<'a> {
         Ok(Sum { to, parts, done: 0, sum })
     }
 
-    /// Adds the product of two batches of matrices, to the first rows where it has fewer than the first product.
+    /// Adds the product of two batches of matrices, to the first rows where it has fewer than the first
+    /// product.
     pub fn add(&mut self, s: &mut Sequence, a: &Tensor, b: &Tensor) -> Result<(), Refusal> {
         self.done += 1;
         let Some(sum) = &self.sum else { return s.product(a, b, None, self.to) };

@@ -1,14 +1,15 @@
 //! Products of f32 on a cube that multiplies f16 alone (310P).
 //!
-//! Each row of the left and each column of the right operand is scaled by a power of two, so that its largest magnitude
-//! lies in [2¹⁴, 2¹⁵), and split: x = h + 2⁻¹¹ l + e with h and l in f16 and |e| ≤ max(2⁻²³ |x|, 2⁻⁵⁰ of the largest).
-//! The product's `h h` and its two mixed terms are summed in f32, each by the cube, and added; `l l`, at most 2⁻²² of
-//! the term, is left out. So a term is off by at most 2⁻²¹ beside the roundings of the sums. The splitting is
-//! Dekker's ("A floating-point technique for extending the available precision", Numerische Mathematik 18, 1971), with
-//! f16 parts as Markidis et al. have them ("NVIDIA tensor core programmability, performance & precision", IPDPSW 2018).
+//! Each row of the left and each column of the right operand is scaled by a power of two, so that its largest
+//! magnitude is in [2¹⁴, 2¹⁵), and split: x = h + 2⁻¹¹ l + e with h and l in f16 and |e| ≤ max(2⁻²³ |x|, 2⁻⁵⁰
+//! of the largest). The product's `h h` and its two mixed terms are summed in f32, each by the cube, and
+//! added; `l l`, at most 2⁻²² of the term, is left out. So a term is off by at most 2⁻²¹ in addition to the
+//! roundings of the sums. The splitting is Dekker's ("A floating-point technique for extending the available
+//! precision", Numerische Mathematik 18, 1971), with f16 parts as Markidis et al. have them ("NVIDIA tensor
+//! core programmability, performance & precision", IPDPSW 2018).
 //!
-//! f16 saturates on this chip, so that parts are finite. A row or column with an infinity or a NaN has NaN for its scale,
-//! and so are all sums of its terms.
+//! f16 saturates on this chip, so that parts are finite. A row or column with an infinity or a NaN has NaN
+//! for its scale, and so are all sums of its terms.
 
 use super::launch::Refusal;
 use super::sequence::{Sequence, Tensor};
@@ -25,10 +26,11 @@ pub const MODEL: ProductModel = ProductModel {
     accumulator: 1.0 / (1u64 << 24) as f64,
 };
 
-/// Elements of f16 in 32 bytes: parts of rows begin at multiples of it, and results of products have as many columns.
+/// Elements of f16 in 32 bytes: parts of rows begin at multiples of it, and results of products have as many
+/// columns.
 const BLOCK: usize = 16;
 
-/// Longest rows whose elements are picked out of columns; longer ones are copied to lie together first.
+/// Longest rows whose elements are picked out of columns; longer ones are first copied to be contiguous.
 const PICKED: usize = 256;
 
 /// Rows of an operand that were split.
@@ -107,8 +109,9 @@ impl Sequence<'_> {
         Ok(())
     }
 
-    /// Splits the rows of `[batch…, rows, columns]`. `places`: parts at which h and l stand as factors of the mixed terms.
-    /// Matrices that repeat are split once. They have `least` rows at least, of zeros where they have fewer.
+    /// Splits the rows of `[batch…, rows, columns]`. `places`: parts at which h and l are factors of the
+    /// mixed terms. Matrices that repeat are split once. They have `least` rows at least, of zeros where they
+    /// have fewer.
     fn split(&mut self, t: &Tensor, places: [usize; 2], least: usize) -> Result<Parts, Refusal> {
         let layout = &t.view.layout;
         let rank = layout.shape.rank();
@@ -128,7 +131,7 @@ impl Sequence<'_> {
         if pitch != len || rows < least {
             self.fill(&packed, 0.0)?;
         }
-        // Rows of less than a block are split with zeros behind them: their parts are whole blocks.
+        // Rows of less than a block are split with zeros appended: their parts are whole blocks.
         let width = if len < BLOCK { pitch } else { len };
         if width != len {
             let padded = self.scratch(F32, &[&lead[..], &[width]].concat())?;

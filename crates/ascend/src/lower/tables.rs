@@ -1,4 +1,5 @@
-//! Rows of a table by number, read and replaced: an optimizer's update of the rows that a sparse gradient has.
+//! Rows of a table by number, read and replaced: an optimizer's update of the rows that a sparse gradient
+//! has.
 
 use super::indexing::{gathered, index_type, push, words};
 use super::launch::{LoweredArg, Refusal};
@@ -22,8 +23,8 @@ fn numbers(s: &mut Sequence, given: &Tensor, rows: usize) -> Result<Tensor, Refu
     Ok(checked)
 }
 
-/// The launches of a `gather_rows` node: rows of a table by number, zeros for -1. Numbers ascend, as the gradient that they
-/// come from has them.
+/// The launches of a `gather_rows` node: rows of a table by number, zeros for -1. Numbers ascend, as the
+/// gradient that they come from has them.
 ///
 /// # Errors
 /// Types and shapes that have no kernel.
@@ -42,7 +43,7 @@ pub fn rows(s: &mut Sequence, _: &OpCx) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The launches of an `update_rows` node, which replaces rows of the table where it lies.
+/// The launches of an `update_rows` node, which replaces rows of the table in place.
 ///
 /// # Errors
 /// Types and shapes that have no kernel.

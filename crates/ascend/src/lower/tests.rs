@@ -1,6 +1,6 @@
-//! Operators that are composed of several kernels, on every one of their cases and on larger ones, with every check of
-//! the simulator. There is no finding, and results are within the derived bounds of f64. Fast runs give the same bits.
-//! Blocks of scratch memory are small here, so that larger cases are cut.
+//! Operators that are composed of several kernels, on every one of their cases and on larger ones, with every
+//! check of the simulator. There is no finding, and results are within the derived bounds of f64. Fast runs
+//! give the same bits. Blocks of scratch memory are small here, so that larger cases are cut.
 
 use crate::device::AscendSim;
 use headwater_core::DType::{BF16, Bool, F16, F32, F64};
@@ -69,7 +69,7 @@ fn attentions() -> Vec<Case> {
             .none()
             .attr("scale", 0.3),
         dropped(qkv("dropped", [2, 1, 2], [3, 19], [8, 16])),
-        // Queries of each head are drawn apart.
+        // Queries of each head are drawn separately.
         dropped(qkv("dropped in blocks", [2, 2, 1], [25, 17], [8, 8])),
     ]
 }
@@ -83,7 +83,7 @@ fn attention() {
     on_both(&ATTENTION, attentions);
 }
 
-/// Shapes of the kernel of cube and vector cores together: tails of keys and queries, groups of heads.
+/// Shapes of the kernel that uses cube and vector cores: tails of keys and queries, groups of heads.
 fn long_attentions() -> Vec<Case> {
     let qkv = |name, heads: [usize; 3], [l, s]: [usize; 2], [e, ev]: [usize; 2]| {
         let case = Case::new(name).f(&[1, heads[0], l, e]).f(&[1, heads[1], s, e]).f(&[1, heads[2], s, ev]);

@@ -1,8 +1,9 @@
 //! Steps of plans as calls of the vendor's operators: products, attention and convolutions on A2 and A3.
 //!
-//! The vendor's operators are known to fail on operands with gaps. So operands are contiguous, or contiguous once their
-//! last two dimensions are exchanged, where the operator is a product. Others are first copied into scratch memory by a
-//! kernel of ours. What an operator does not state, such as a query that sees no key, is left to our own kernels.
+//! The vendor's operators are known to fail on operands with gaps. So operands are contiguous, or contiguous
+//! once their last two dimensions are exchanged, where the operator is a product. Others are first copied
+//! into scratch memory by a kernel of ours. What an operator does not state, such as a query that sees no
+//! key, is left to our own kernels.
 
 use super::launch::{Lowered, LoweredArg, Refusal};
 use super::product::even;
@@ -18,7 +19,7 @@ use headwater_core::ops::conv::geometry::Conv;
 use headwater_core::ops::{OpCx, linear};
 use headwater_core::plan::{Step, Work};
 
-/// A step as a call of the vendor's, with launches of ours before and behind it.
+/// A step as a call of the vendor's, with launches of ours before and after it.
 #[derive(Clone, Debug)]
 pub struct VendorStep {
     /// The call.
@@ -59,7 +60,7 @@ pub fn vendor(chip: &Chip, step: &Step, origin: &Origin) -> Option<Result<Vendor
 
 type Build = fn(&mut Sequence, &OpCx) -> Result<VendorStep, Refusal>;
 
-/// A call on tensors, of which the last `written` are written; behind the first `before` launches.
+/// A call on tensors, of which the last `written` are written; after the first `before` launches.
 fn call(
     s: &mut Sequence,
     function: Function,
@@ -80,8 +81,8 @@ fn call(
     VendorStep { call: Call { function, operands }, args, lowered: std::mem::take(&mut s.lowered), before }
 }
 
-/// Strides of a tensor that is contiguous, or is so once its last two dimensions are exchanged. Those of dimensions of size 1
-/// are as if they were larger.
+/// Strides of a tensor that is contiguous, or is so once its last two dimensions are exchanged. Those of
+/// dimensions of size 1 are as if they were larger.
 fn strides(tensor: &Tensor) -> Vec<usize> {
     let contiguous = |shape: &[usize]| {
         let mut strides = vec![1; shape.len()];
@@ -112,7 +113,7 @@ fn one_type(tensors: &[&Tensor]) -> Result<DType, Refusal> {
     }
 }
 
-/// True if matrices lie one after the other, each row by row.
+/// True if the batch of matrices is contiguous, each row by row.
 fn plain(tensor: &Tensor) -> bool {
     tensor.view.layout.is_contiguous()
 }

@@ -1,4 +1,5 @@
-//! The scalar units' data caches: lines of 64 bytes of GM, which copies do not see and which do not see copies.
+//! The scalar units' data caches: lines of 64 bytes of GM, which copies do not see and which do not see
+//! copies.
 
 use super::Fault;
 use crate::kernel::finding::Rule;

@@ -89,7 +89,7 @@ pub struct Core<'a> {
     flags: HashMap<Flag, FlagState>,
     /// The same in fast runs: by pipes, a bit for each number that is set.
     set: [[u64; Pipe::ALL.len()]; Pipe::ALL.len()],
-    /// The instruction at which the scalar unit stands.
+    /// The instruction at which the scalar unit waits.
     held: Option<Issued<'a>>,
     /// State of the scalar unit.
     pub state: State,
@@ -248,7 +248,7 @@ impl<'a> Core<'a> {
         Ok(())
     }
 
-    /// Goes on behind a meeting of all cores, whose clocks are given.
+    /// Goes on after a barrier of all cores, whose clocks are given.
     pub fn leave(&mut self, clocks: &[(usize, Clock)], cores: usize) {
         let me = self.id();
         for (core, clock) in clocks.iter().filter(|(core, _)| *core != me) {

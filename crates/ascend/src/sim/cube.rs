@@ -1,8 +1,8 @@
 //! The cube unit. Sums run over ascending k, in f32 (or i32), each product exact. The chips' own order is not
 //! published, so that the last bits of products are the simulator's alone.
 //!
-//! Operands are decoded into panels of f32 first: the left one by rows, the right one by columns of fractals, as
-//! accumulators lie.
+//! Operands are decoded into panels of f32 first: the left one by rows, the right one by columns of fractals,
+//! the layout of accumulators.
 
 use super::Fault;
 use super::memory::Reach;
@@ -12,7 +12,7 @@ use crate::kernel::*;
 
 /// Rows and columns of a fractal of accumulators.
 const SIDE: usize = 16;
-/// Rows and columns of sums that are computed together, so many that a processor's registers hold them.
+/// Rows and columns of sums of one micro-tile, so many that a processor's registers hold them.
 const ROWS: usize = 4;
 const COLUMNS: usize = 8;
 
@@ -39,7 +39,7 @@ impl Reach<'_, '_> {
     /// The left operand by rows.
     fn left(&self, x: &Mmad<Value>, [m, k, k0]: [usize; 3], out: &mut Vec<f32>) -> Result<(), Fault> {
         let (columns, size) = (k.div_ceil(k0), x.a.elem.size() as usize);
-        // A single row is read as it lies, not in fractals.
+        // A single row is contiguous, not in fractals.
         let place = |i: usize, block: usize| match m {
             1 => block * 32,
             _ => (i / SIDE * columns + block) * 512 + i % SIDE * 32,
@@ -55,7 +55,8 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// The right operand: for each column of fractals, `k` rows of 16 numbers. Columns behind the last are zeros.
+    /// The right operand: for each column of fractals, `k` rows of 16 numbers. Columns past the last are
+    /// zeros.
     fn right(&self, x: &Mmad<Value>, [n, k, k0]: [usize; 3], out: &mut Vec<f32>) -> Result<(), Fault> {
         let (columns, size) = (n.div_ceil(SIDE), x.b.elem.size() as usize);
         let place = |j: usize, block: usize| (block * columns + j / SIDE) * 512 + j % SIDE * 32;
@@ -81,8 +82,8 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// Bytes of an operand, up to the end of its last row in its last block. Of each `rows` row and block, `len` bytes at
-    /// `place` have to be written.
+    /// Bytes of an operand, up to the end of its last row in its last block. Of each `rows` row and block,
+    /// `len` bytes at `place` have to be written.
     fn operand(
         &self,
         x: &Mmad<Value>,
@@ -120,7 +121,7 @@ impl Reach<'_, '_> {
         let before = x.init.as_int() == 0;
         for (column, panel) in right.chunks(k * SIDE).enumerate() {
             let width = (n - column * SIDE).min(SIDE);
-            // Accumulators of a column of fractals lie row behind row.
+            // Accumulators of a column of fractals are stored row by row.
             let at = x.c.byte() + (column * m.div_ceil(SIDE) * SIDE * SIDE * size) as i64;
             let bytes = ((m - 1) * SIDE + width) * size;
             let bias = match &x.bias {
@@ -154,7 +155,7 @@ impl Reach<'_, '_> {
                         None => {}
                     }
                 }
-                // Rows behind the last are computed as the last and not used.
+                // Rows past the last are computed as the last and not used.
                 let a = std::array::from_fn(|i| &left[(first + i.min(rows - 1)) * k..][..k]);
                 multiply(&mut c, a, panel);
                 for (i, c) in c[..rows].iter_mut().enumerate() {
@@ -239,7 +240,7 @@ fn decode(x: &Mmad<Value>, elem: Elem, from: &[u8], to: &mut [f32]) {
     }
 }
 
-/// An f32 with 10 bits behind the point, to nearest, ties to even.
+/// An f32 with 10 bits after the point, to nearest, ties to even.
 fn hf32(x: f32) -> f32 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0xfff + (bits >> 13 & 1)) & !0x1fff;

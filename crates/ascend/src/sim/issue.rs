@@ -1,4 +1,5 @@
-//! The scalar unit: runs the statements of a part and gives its instructions one by one, with numbers for scalars.
+//! The scalar unit: runs the statements of a part and gives its instructions one by one, with numbers for
+//! scalars.
 
 use crate::chip::Arch;
 use crate::kernel::finding::{Finding, Result, Rule};
@@ -118,8 +119,8 @@ pub struct Issuer<'a> {
 }
 
 impl<'a> Issuer<'a> {
-    /// At the beginning of a part. `args` are the values of the scalar parameters, `None` for pointers; `fuel` is the
-    /// number of steps after which a loop is taken for endless.
+    /// At the beginning of a part. `args` are the values of the scalar parameters, `None` for pointers;
+    /// `fuel` is the number of steps after which a loop is taken for endless.
     pub fn new(
         program: &'a Program,
         code: &'a Code<'a>,
@@ -284,7 +285,8 @@ impl<'a> Issuer<'a> {
     }
 }
 
-/// Cores that a launch of `blocks` blocks occupies at a time, of each part, on a chip with so many of its kind.
+/// Cores that a launch of `blocks` blocks occupies at a time, of each part, on a chip with so many of its
+/// kind.
 pub(crate) fn sub_blocks(program: &Program, part: &Part) -> u32 {
     let vectors_beside =
         program.arch == Arch::A2 && program.mixed() && part.unit == crate::kernel::Unit::Vector;

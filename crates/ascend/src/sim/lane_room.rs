@@ -1,4 +1,4 @@
-//! Room for the lanes that an instruction of the vector unit computes at a time.
+//! Buffers for the lanes that an instruction of the vector unit computes at a time.
 
 /// Lanes that are computed at a time.
 pub const CHUNK: usize = 512;
@@ -11,7 +11,7 @@ pub struct Lanes<T> {
     pub x: [[T; CHUNK]; 3],
 }
 
-/// Room for a batch, kept from one instruction to the next.
+/// Buffers for a batch, kept from one instruction to the next.
 #[derive(Default)]
 pub struct LaneRoom {
     /// Floating-point types.

@@ -1,7 +1,7 @@
 //! Lanes of the vector unit: the walk of an instruction over its operands.
 //!
-//! Lanes are computed in batches: those of a stretch that is contiguous in every operand, or of some repeats, whose active
-//! lanes are brought together. A batch is read, computed on arrays and written.
+//! Lanes are computed in batches: those of a stretch that is contiguous in every operand, or of some repeats,
+//! whose active lanes are compacted. A batch is read, computed on arrays and written.
 
 use super::Fault;
 pub use super::lane_room::{CHUNK, LaneRoom, Lanes};
@@ -17,7 +17,7 @@ pub trait Number: Copy + Default + Send + 'static {
     fn write(elem: Elem, from: &[Self], to: &mut [u8]);
     /// Makes results of f16 those of saturation mode. Bits are moved as they are.
     fn saturate(_: &mut [Self]) {}
-    /// The room for them.
+    /// The buffers for them.
     fn room(room: &mut LaneRoom) -> &mut Option<Box<Lanes<Self>>>;
 }
 
@@ -159,14 +159,14 @@ pub struct Walk {
     bits: Option<[u64; 2]>,
 }
 
-/// Lanes that are computed together.
+/// A batch of lanes.
 #[derive(Clone, Copy)]
 pub struct Batch {
     /// The first repeat, or the first lane of a stretch.
     pub first: usize,
     /// Number of repeats.
     pub repeats: usize,
-    /// Lanes of each, one repeat's behind the other's.
+    /// Lanes of each, repeat by repeat.
     pub lanes: usize,
 }
 
@@ -197,7 +197,7 @@ impl Walk {
         }
     }
 
-    /// Over repeats, wherever they lie.
+    /// Over repeats, at any strides.
     pub fn repeats(mask: &Mask<Value>, repeat: &Value, wide: Elem) -> Walk {
         let all = wide.per_repeat();
         let (lanes, bits) = match *mask {
@@ -267,8 +267,8 @@ impl Walk {
         (at, (batch.repeats - 1) * repeat + within)
     }
 
-    /// Calls `f` with each part of a batch that is contiguous in an operand: bytes behind the batch's beginning there, and
-    /// lanes of the batch.
+    /// Calls `f` with each part of a batch that is contiguous in an operand: the offset in bytes from the
+    /// batch's beginning there, and lanes of the batch.
     fn parts(&self, v: &Vector<Value>, batch: &Batch, mut f: impl FnMut(usize, usize, usize)) {
         let size = v.view.elem.size() as usize;
         let (block, repeat) = (v.block as usize * 32, v.repeat as usize * 32);

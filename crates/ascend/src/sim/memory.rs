@@ -7,7 +7,7 @@ use crate::kernel::finding::Rule;
 use crate::kernel::{Base, Buffer, Elem, Param, Program, Space, Value, View};
 use std::ops::Range;
 
-/// Content of unwritten memory of a core in checked runs: as halves and floats, a number that stands out.
+/// Content of unwritten memory of a core in checked runs: as halves and floats, a conspicuous number.
 const FILLER: u8 = 0xcd;
 
 /// A piece of GM: the bytes from an address on.
@@ -60,7 +60,7 @@ impl<'m> Region<'m> {
         Region { start: self.start, bytes }
     }
 
-    /// True if bytes lie in it.
+    /// True if it contains the bytes.
     fn holds(&self, start: u64, len: u64) -> bool {
         let end = start.checked_add(len);
         start >= self.start && end.is_some_and(|end| end - self.start <= self.bytes.get().len() as u64)
@@ -85,7 +85,7 @@ impl<'m> Global<'m> {
         Global { regions, defined: Vec::new(), params, written: None }
     }
 
-    /// Bytes of a piece, to write; `None` where they are not there, or are only lent for reading.
+    /// Bytes of a piece, to write; `None` where they do not exist or are borrowed read-only.
     fn bytes_mut(&mut self, region: usize, range: Range<usize>) -> Option<&mut [u8]> {
         let Bytes::Write(bytes) = &mut self.regions.get_mut(region)?.bytes else { return None };
         if let Some(written) = &mut self.written {
@@ -139,7 +139,7 @@ pub fn holder(regions: &[Region], start: u64, len: u64) -> Option<usize> {
 pub struct Local {
     bytes: [Vec<u8>; Space::ALL.len()],
     defined: [Vec<u8>; Space::ALL.len()],
-    /// Room of the simulator's own: lanes of the vector unit.
+    /// Scratch buffers of the simulator: lanes of the vector unit.
     pub lanes: LaneRoom,
     /// Offsets of a gather.
     pub offsets: Vec<i64>,
@@ -166,7 +166,8 @@ impl Local {
         }
     }
 
-    /// Forgets what a block has left. In fast runs it stays: no result of a program without findings depends on it.
+    /// Forgets what a block has left. In fast runs it stays: no result of a program without findings depends
+    /// on it.
     pub fn reset(&mut self) {
         for (bytes, defined) in self.bytes.iter_mut().zip(&mut self.defined) {
             if !defined.is_empty() {
@@ -256,7 +257,8 @@ impl Reach<'_, '_> {
         bytes.ok_or_else(ends)
     }
 
-    /// Bytes to read and bytes of another memory to write; `None` where both are in one memory, or not to be written.
+    /// Bytes to read and bytes of another memory to write; `None` where both are in one memory, or not to be
+    /// written.
     ///
     /// # Errors
     /// `Bounds` outside of a base.

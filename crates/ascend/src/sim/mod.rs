@@ -1,9 +1,10 @@
-//! The simulator: runs kernel programs as the chip would, and checks for violations that the chip does not report.
+//! The simulator: runs kernel programs as the chip would, and checks for violations that the chip does not
+//! report.
 //!
-//! [`launch`] runs all blocks of a kernel over a piece of memory that stands for GM. In [`Mode::Checked`] every access is
-//! checked (bounds, alignment, contents, order), flags must pair, cores must not race; in [`Mode::Fast`] the same
-//! instructions compute the same bits with only what keeps the simulator itself safe. Knows programs and chips, nothing
-//! of graphs.
+//! [`launch`] runs all blocks of a kernel over a piece of memory that stands for GM. In [`Mode::Checked`]
+//! every access is checked (bounds, alignment, contents, order), flags must pair, cores must not race; in
+//! [`Mode::Fast`] the same instructions compute the same bits with only what keeps the simulator itself safe.
+//! Knows programs and chips, nothing of graphs.
 
 mod cache;
 mod core;
@@ -41,8 +42,8 @@ pub enum Arg {
 /// Modes of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// With every check. Seed 0 runs pipes and blocks in the order of the program; others run them in orders of their
-    /// own, as far as flags allow.
+    /// With every check. Seed 0 runs pipes and blocks in the order of the program; others run them in orders
+    /// of their own, as far as flags allow.
     Checked {
         /// Seed of the order.
         seed: u64,
@@ -90,10 +91,11 @@ impl Fault {
     }
 }
 
-/// Arguments out of the bytes that the runtime passes, by C's rules for a struct. Pointers are `base` plus an offset.
+/// Arguments out of the bytes that the runtime passes, by C's rules for a struct. Pointers are `base` plus an
+/// offset.
 ///
 /// # Errors
-/// `Arguments` where the bytes are too few, or a pointer lies before `base`.
+/// `Arguments` where the bytes are too few, or a pointer is before `base`.
 pub fn decode(program: &Program, bytes: &[u8], base: u64) -> crate::kernel::finding::Result<Vec<Arg>> {
     let fail = |message: String| Finding::new(Rule::Arguments, program, message);
     let (offsets, size) = program.abi();

@@ -1,7 +1,7 @@
 //! Numbers of the vector and cube units: reading, writing, conversion with each rounding.
 //!
-//! Sums, products, quotients and roots of f16 are rounded once: f32 has more than twice its bits. `exp` and `ln` are
-//! those of `libm`, rounded; the chips' own differ in the last place and are not published.
+//! Sums, products, quotients and roots of f16 are rounded once: f32 has more than twice its bits. `exp` and
+//! `ln` are those of `libm`, rounded; the chips' own differ in the last place and are not published.
 
 use crate::kernel::{Elem, Round};
 use half::{bf16, f16};
@@ -50,10 +50,11 @@ pub fn write_floats(elem: Elem, from: &[f32], to: &mut [u8]) {
     }
 }
 
-// Conversions of 16-bit floats without branches, which compilers turn into vector code. NaN keeps its sign and the bits
-// of its payload that fit, and becomes quiet.
+// Conversions of 16-bit floats without branches, which compilers turn into vector code. NaN keeps its sign
+// and the bits of its payload that fit, and becomes quiet.
 
-/// A half's value. The product with 2¹¹² moves the exponent's bias and makes subnormal halves normal, exactly.
+/// A half's value. The product with 2¹¹² moves the exponent's bias and makes subnormal halves normal,
+/// exactly.
 #[inline]
 fn f16_to_f32(half: u16) -> f32 {
     let magnitude = u32::from(half & 0x7fff) << 13;
@@ -63,7 +64,8 @@ fn f16_to_f32(half: u16) -> f32 {
     f32::from_bits(bits | u32::from(half & 0x8000) << 16)
 }
 
-/// The half nearest to a float, ties to even. Below 2⁻¹⁴, adding 0.5 lets the float's own addition round to 2⁻²⁴.
+/// The half nearest to a float, ties to even. Below 2⁻¹⁴, adding 0.5 lets the float's own addition round to
+/// 2⁻²⁴.
 #[inline]
 fn f32_to_f16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -322,7 +324,7 @@ mod tests {
         for bits in 0..=u16::MAX {
             assert_eq!(f16_to_f32(bits).to_bits(), f16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
             assert_eq!(bf16_to_f32(bits).to_bits(), bf16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
-            // Each 16-bit float, what lies in the middle to the next, and what lies beside both.
+            // Each 16-bit float, the midpoint to the next, and the neighbours of both.
             let between = |value: f32, half: u32| {
                 let around = [0, 1, half - 1, half, half + 1];
                 around.map(|more| f32::from_bits(value.to_bits().wrapping_add(more)))

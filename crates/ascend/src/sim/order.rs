@@ -1,9 +1,9 @@
 //! Order of accesses: vector clocks of every pipe, and for every byte who accessed it last.
 //!
-//! An access must be ordered after each earlier one that it conflicts with by flags, barriers or the scalar unit's own
-//! waiting, not by luck. So a missing flag is found whatever order the simulator happened to run in. Within a pipe
-//! instructions start in order, but are done in order only behind a barrier or a flag's round trip; the scalar unit alone
-//! sees its own accesses in order.
+//! An access must be ordered after each earlier one that it conflicts with by flags, barriers or the scalar
+//! unit's own waiting, not by luck. So a missing flag is found whatever order the simulator happened to run
+//! in. Within a pipe instructions start in order, but are done in order only after a barrier or a flag's
+//! round trip; the scalar unit alone sees its own accesses in order.
 
 use super::Fault;
 use crate::kernel::finding::Rule;
@@ -271,7 +271,8 @@ impl<'a> CoreOrder<'a> {
 }
 
 impl GlobalOrder {
-    /// Nothing is accessed yet. For each parameter: whether someone writes what it points to, and where it begins.
+    /// Nothing is accessed yet. For each parameter: whether someone writes what it points to, and where it
+    /// begins.
     pub fn new(tracked: Vec<bool>, params: Vec<u64>) -> GlobalOrder {
         GlobalOrder { tracked, params, ..GlobalOrder::default() }
     }

@@ -148,7 +148,7 @@ impl Reach<'_, '_> {
         done
     }
 
-    /// Gathers elements of so many bytes, at `offsets` bytes behind `first`.
+    /// Gathers elements of `SIZE` bytes, at `offsets` bytes from `first`.
     fn gathered<const SIZE: usize>(&mut self, x: &Gather<Value>, first: i64, offsets: &[i64]) -> Done {
         if let Some(offset) = offsets.iter().find(|&offset| offset % SIZE as i64 != 0) {
             let message = format!("offset {offset} is no multiple of {SIZE} bytes");
@@ -187,8 +187,8 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// Transposes 16 rows of 32 bytes: of 16-bit elements a square; of 32-bit ones 16 × 8 into 8 × 16, a row of results
-    /// in two halves.
+    /// Transposes 16 rows of 32 bytes: of 16-bit elements a square; of 32-bit ones 16 × 8 into 8 × 16, a row
+    /// of results in two halves.
     fn transpose(&mut self, dst: &[(Base, i64)], src: &[(Base, i64)], size: usize) -> Done {
         let columns = 32 / size;
         let mut rows = Vec::new();

@@ -50,8 +50,8 @@ pub fn launch(launch: &Launch, memory: &mut [u8]) -> Result<Report, Vec<Finding>
     launch_verified(launch, vec![Region { start: 0, bytes: Bytes::Write(memory) }], 1)
 }
 
-/// Runs a kernel that [`verify`] has passed over pieces of GM that do not overlap. Each pointer's memory lies in one of
-/// them. A fast run divides blocks that do not wait for each other among so many threads, to the same bits.
+/// Runs a kernel that [`verify`] has passed over pieces of GM that do not overlap. Each pointer's memory is
+/// in one of them. A fast run divides blocks that do not wait for each other among threads, to the same bits.
 ///
 /// # Errors
 /// Findings, the first thing first. The memory is then as the run left it.
@@ -70,8 +70,8 @@ pub fn launch_verified(
     if threads == 1 {
         return run(regions, 0..launch.blocks, Note::Nothing).map(|noted| noted.report);
     }
-    // This thread works on the memory itself; each of the others on a copy of what the kernel writes, and notes what it
-    // wrote there: no two blocks write the same bytes.
+    // This thread works on the memory itself; each of the others on a copy of what the kernel writes, and
+    // notes what it wrote there: no two blocks write the same bytes.
     let mut copies: Vec<Vec<Vec<u8>>> = Vec::new();
     for _ in 1..threads {
         let written = |region: &Region| match &region.bytes {
@@ -106,8 +106,8 @@ pub fn launch_verified(
     Ok(all)
 }
 
-/// Runs a kernel that [`verify`] has passed, as [`launch_verified`] on one thread; gives for each block what its scalar
-/// unit has loaded, in order.
+/// Runs a kernel that [`verify`] has passed, as [`launch_verified`] on one thread; gives for each block what
+/// its scalar unit has loaded, in order.
 ///
 /// # Errors
 /// Findings, the first thing first.
@@ -125,8 +125,8 @@ type Outcome = Result<Noted, Vec<Finding>>;
 /// Bytes from which on threads are worth their start.
 const LARGE: usize = 64 << 10;
 
-/// True if blocks may run on several threads: the run is fast, no block waits for another, and none adds to what others
-/// have written.
+/// True if blocks may run on several threads: the run is fast, no block waits for another, and none adds to
+/// what others have written.
 fn divides(launch: &Launch, regions: &[Region]) -> bool {
     let large = regions.iter().map(|r| r.bytes.get().len()).sum::<usize>() >= LARGE;
     let mut alone = launch.mode == Mode::Fast && large && !launch.program.cores_meet();
@@ -213,8 +213,8 @@ fn run(
     }
 }
 
-/// Runs a kernel in `orders` orders of its cores and pipes, each checked and over the same contents of `memory`, which is
-/// then as the first left it.
+/// Runs a kernel in `orders` orders of its cores and pipes, each checked and over the same contents of
+/// `memory`, which is then as the first left it.
 ///
 /// # Errors
 /// All findings; `Order` where two orders leave different bytes, as atomic sums of floats do.
@@ -524,7 +524,7 @@ impl<'a> Run<'a, '_> {
                 return Ok(moved);
             }
             if self.seed != 0 {
-                // Some stay behind for now, as slower pipes would.
+                // Some are delayed, as slower pipes would.
                 let i = self.below(ready.len() + 1);
                 match ready.get(i).copied() {
                     Some(pipe) => ready = vec![pipe],

@@ -82,7 +82,7 @@ impl Reach<'_, '_> {
         }
     }
 
-    /// Copies fractals that lie one behind the other at both ends; says whether they do.
+    /// Copies fractals that are contiguous at both ends; returns whether they are.
     fn fractals(&mut self, x: &LoadData2d<Value>) -> Result<bool, Fault> {
         let joined = n(&x.src_stride) == 1 && n(&x.dst_gap) == 0 && !x.transpose && n(&x.repeat) > 0;
         if joined {
@@ -93,7 +93,7 @@ impl Reach<'_, '_> {
         Ok(joined)
     }
 
-    /// Copies bytes, or joins them with what is there.
+    /// Copies bytes, or combines them with the old content.
     fn put(
         &mut self,
         from: (Base, i64),
@@ -143,7 +143,7 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// Content that becomes part of a tensor has been written; behind its end, in the slack, anything may stand.
+    /// Content that becomes part of a tensor has been written; the slack after its end is undefined.
     fn output_is_defined(&self, from: (Base, i64), to: (Base, i64), len: usize) -> Done {
         let Base::Param(p) = to.0 else { return Ok(()) };
         let Some(ParamKind::Pointer { elem, len: elements, access, .. }) =
@@ -174,10 +174,10 @@ impl Reach<'_, '_> {
             let from = (x.src.base, x.src.byte().saturating_add(i * (bytes + n(&x.src_gap))));
             let (left, right) = (i64::from(x.left) * size, i64::from(x.right) * size);
             let row = (left + bytes + right + 31) / 32 * 32;
-            // Far outside is outside, with room for what is added.
+            // Far outside is outside, with headroom for the addition.
             let at = x.dst.byte().clamp(-(1 << 60), 1 << 60) + i * (row + n(&x.dst_gap) * 32);
             self.copy(from, (x.dst.base, at + left), bytes as usize)?;
-            // The fillers: before the row, and behind it up to whole blocks.
+            // The fillers: before the row, and after it up to whole blocks.
             for (begin, end) in [(at, at + left), (at + left + bytes, at + row)] {
                 for cell in (begin..end).step_by(size as usize) {
                     match x.fill {
@@ -215,7 +215,7 @@ impl Reach<'_, '_> {
                 let Some((bytes, cells)) = self.between(source, (x.dst.base, to, reach as usize))? else {
                     return Err(Fault::new(Rule::Memory, "no copy between these memories"));
                 };
-                // Columns behind the last are filled with zeros.
+                // Columns past the last are filled with zeros.
                 for (block, bytes) in bytes.chunks(32).enumerate() {
                     let cells = &mut cells[block * step as usize..][..32];
                     match <&[u8; 32]>::try_from(bytes) {
@@ -234,7 +234,8 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// Marks blocks of 32 bytes, `step` bytes apart, as written where the row is that they come from, and behind it.
+    /// Marks blocks of 32 byteswith a stride of `step` bytes, as written where their source row is, and after
+    /// it.
     fn follow_row(&mut self, (base, from, len): (Base, i64, usize), to: (Base, i64), step: i64) {
         let Some(row) = self.defined(base, from, len).map(<[u8]>::to_vec) else { return };
         for (block, row) in row.chunks(32).enumerate() {
@@ -267,8 +268,8 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// Square blocks of fractals: of 16-bit types one fractal; of 32-bit types two of 16 × 8, which become 16 × 16
-    /// transposed, again in two fractals; of 8-bit types two of 16 × 32, in two.
+    /// Square blocks of fractals: of 16-bit types one fractal; of 32-bit types two of 16 × 8, which become 16
+    /// × 16 transposed, again in two fractals; of 8-bit types two of 16 × 32, in two.
     fn blocks_transposed(&mut self, x: &LoadDataTransposed<Value>) -> Done {
         let size = x.src.elem.size() as i64;
         let fractals = (size / 2).max(1);
@@ -292,8 +293,8 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// Fractals of the matrix that im2col makes. In L0A they follow one another along k, transposed along m; in L0B along k,
-    /// each of them transposed (asc-devkit's `load_data_l12l0` example).
+    /// Fractals of the matrix that im2col makes. In L0A they follow one another along k, transposed along m;
+    /// in L0B along k, each of them transposed (asc-devkit's `load_data_l12l0` example).
     fn im2col(&mut self, x: &LoadData3d<Value>) -> Done {
         let size = x.src.elem.size() as i64;
         let c0 = 32 / size;

@@ -1,7 +1,7 @@
 //! The vector unit: the computation of each instruction.
 //!
-//! Lanes are read, computed in f32 (integers in i64) and written. Maxima and minima of NaN are NaN: the chips' rule is not
-//! published.
+//! Lanes are read, computed in f32 (integers in i64) and written. Maxima and minima of NaN are NaN: the
+//! chips' rule is not published.
 
 use super::Fault;
 use super::lanes::{Batch, Lanes, Number, Walk};
@@ -39,8 +39,9 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// The same of sums, differences and products, which have to stay within their type unless they are marked as
-    /// wrapping: chips saturate them where a control bit says so. Elements that nothing has written count for nothing.
+    /// The same of sums, differences and products, which have to stay within their type unless they are
+    /// marked as wrapping: chips saturate them where a control bit says so. Elements that nothing has written
+    /// count for nothing.
     fn whole(
         &mut self,
         operands: &[&Vector<Value>],
@@ -237,7 +238,7 @@ impl Reach<'_, '_> {
                 lanes.out[..batch.len()].copy_from_slice(&lanes.x[0][..batch.len()]);
             })?;
         } else if from == Elem::I64 {
-            // Numbers of 64 bits are no f64: rounded to odd they are rounded once.
+            // 64-bit integers are not representable as f64: rounded to odd they are rounded once.
             let mut wide = Vec::new();
             self.each::<i64>(walk, None, src, |lanes, batch| {
                 wide.extend_from_slice(&lanes.x[0][..batch.len()])
@@ -350,7 +351,7 @@ impl Reach<'_, '_> {
         cmp: Compare,
     ) -> Done {
         let (elem, (base, byte)) = (sources[0].view.elem, start(dst));
-        // Bytes of the bits of lanes that lie together: by the number of their first, and how many lanes.
+        // Bytes of the bits of lanes of contiguous lanes: index of the first, number of lanes.
         let mut bytes: Vec<u8> = Vec::new();
         let mut places: Vec<(usize, usize)> = Vec::new();
         self.each::<T>(walk, None, sources, |lanes, batch| {
@@ -483,8 +484,8 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// Marks the results of a repeat as written where the lanes that they come from are, and, of blocks and pairs, there
-    /// are any.
+    /// Marks the results of a repeat as written where the lanes that they come from are, and, of blocks and
+    /// pairs, there are any.
     fn follow_reduction(
         &mut self,
         x: &Reduce<Value>,
@@ -554,8 +555,8 @@ pub fn round_to(elem: Elem, x: Value) -> f32 {
     to_float(x.to_f64(), elem, Round::Rint) as f32
 }
 
-/// The reduction of some lanes, and the first lane that has a maximum or minimum. A sum is a tree of neighbours, rounded
-/// at each node; lanes that take no part have the identity.
+/// The reduction of some lanes, and the first lane that has a maximum or minimum. A sum is a tree of
+/// neighbours, rounded at each node; lanes that take no part have the identity.
 fn reduced(op: Reduction, elem: Elem, lanes: &[f32], active: &dyn Fn(usize) -> bool) -> (f32, usize) {
     match op {
         Reduction::WholeSum | Reduction::BlockSum | Reduction::PairSum => {

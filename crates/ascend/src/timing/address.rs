@@ -2,7 +2,7 @@
 
 use crate::kernel::{Base, Param, ParamKind, Program, Value, View};
 
-/// Addresses that a run gives its memories: GM's pointers one behind the other, whole lines apart.
+/// Addresses that a run gives its memories: GM's pointers are consecutive, at whole lines.
 #[derive(Debug)]
 pub struct Addresses {
     params: Vec<u64>,

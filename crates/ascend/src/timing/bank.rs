@@ -1,9 +1,9 @@
 //! Banks of UB on A2: cycles of the repeats of a vector instruction.
 //!
-//! UB has 16 groups of banks, of which each serves one row of 32 bytes a cycle. A repeat reads as many cycles as its
-//! sources have distinct blocks in one group; its results are written a fixed number of cycles after the last read,
-//! and a write to a bank that is read in the same cycle costs one more. The lag is fitted to the eight scenarios that
-//! asc-devkit's `bank_conflict_ub` example publishes; it explains them within 3 %.
+//! UB has 16 groups of banks, of which each serves one row of 32 bytes a cycle. A repeat reads as many cycles
+//! as its sources have distinct blocks in one group; its results are written a fixed number of cycles after
+//! the last read, and a write to a bank that is read in the same cycle costs one more. The lag is fitted to
+//! the eight scenarios that asc-devkit's `bank_conflict_ub` example publishes; it explains them within 3 %.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -97,8 +97,8 @@ mod tests {
         Access { address, block, repeat }
     }
 
-    /// `asc-devkit`, `04_memory_access/bank_conflict_ub/README.md`: 1000 additions of 64 repeats, ticks of 50 MHz at
-    /// 1.8 GHz; 22 cycles are the instruction's own.
+    /// `asc-devkit`, `04_memory_access/bank_conflict_ub/README.md`: 1000 additions of 64 repeats, ticks of 50
+    /// MHz at 1.8 GHz; 22 cycles are the instruction's own.
     #[test]
     fn the_published_scenarios_are_met_within_three_percent() {
         let plain = |a: u64| at(a, 1, 8);

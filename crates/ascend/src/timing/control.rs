@@ -1,13 +1,15 @@
 //! The part of a program that decides how it runs: its loops, branches and addresses depend on it.
 //!
-//! A program slice (Weiser 1981), by whole buffers and parameters. It computes what the scalar unit loads, and leaves
-//! out the data that only pass by: so times of kernels that depend on indices are predicted without the tensors.
+//! A program slice (Weiser 1981), by whole buffers and parameters. It computes what the scalar unit loads,
+//! and leaves out the data that only pass by: so times of kernels that depend on indices are predicted
+//! without the tensors.
 
 use crate::kernel::{Base, Instr, ParamKind, Program, Stmt, StmtKind};
 use std::collections::HashSet;
 
-/// The slice of a program that computes what its scalar unit loads, and the contents of the parameters in `wanted`;
-/// parameters that it does not touch are empty. Also says for each parameter whether the slice touches it.
+/// The slice of a program that computes what its scalar unit loads, and the contents of the parameters in
+/// `wanted`; parameters that it does not touch are empty. Also says for each parameter whether the slice
+/// touches it.
 pub fn control(program: &Program, wanted: &[bool]) -> (Program, Vec<bool>) {
     let mut live: HashSet<Base> = HashSet::new();
     let params = 0..program.params.len() as u32;

@@ -1,9 +1,10 @@
 //! Cycles of single instructions.
 //!
 //! Sources, all of A2: the vector rule is asc-devkit's published measurements of `Add` (back to back,
-//! `22 + repeats · (1 + conflicts)`); cycles a repeat of other functions are msKPP's measured tables (910B1, 910B3) and
-//! the cost model of pto-isa; cube and copies likewise. What no source states is marked as assumed. 310P has no
-//! published measurement: the same rules are used, scaled by its bytes a cycle, and are not calibrated.
+//! `22 + repeats · (1 + conflicts)`); cycles a repeat of other functions are msKPP's measured tables (910B1,
+//! 910B3) and the cost model of pto-isa; cube and copies likewise. What no source states is marked as
+//! assumed. 310P has no published measurement: the same rules are used, scaled by its bytes a cycle, and are
+//! not calibrated.
 
 use super::address::Addresses;
 use super::bank::{Access, Banks};
@@ -18,7 +19,7 @@ const VECTOR_HEAD: u64 = 22;
 
 /// Time for which an instruction keeps its pipe.
 pub enum Cost {
-    /// So many cycles; its results are there `tail` cycles later.
+    /// So many cycles; its results are available `tail` cycles later.
     Fixed {
         /// Cycles on the pipe.
         busy: u64,
@@ -50,14 +51,14 @@ pub struct Port {
     pub miss: f64,
     /// Bytes that the first buffer takes, and how many a cycle.
     pub burst: (f64, f64),
-    /// Cycles from the first byte asked for to the last one there, beside the bytes' own.
+    /// Cycles from the request of the first byte to the arrival of the last one, excluding the bytes' own.
     pub latency: f64,
     /// Least cycles that a transfer keeps the pipe.
     pub least: f64,
 }
 
-/// GM to UB, from a single core's published times: waited for 1 KB 235 cycles, 16 KB 404, 64 KB 1426, 192 KB 4202 (in
-/// L2); streamed from HBM 8 KB 350; queued copies of 128 bytes 20.6 each.
+/// GM to UB, from a single core's published times: waited for 1 KB 235 cycles, 16 KB 404, 64 KB 1426, 192 KB
+/// 4202 (in L2); streamed from HBM 8 KB 350; queued copies of 128 bytes 20.6 each.
 const GM_UB: Port = Port { hit: 46.8, miss: 23.4, burst: (16384.0, 90.0), latency: 223.0, least: 20.6 };
 /// GM to L1: 1 KB 173 cycles, 64 KB 623, 256 KB 1681.
 const GM_L1: Port = Port { hit: 160.0, miss: 32.0, burst: (0.0, 160.0), latency: 170.0, least: 20.6 };
@@ -153,8 +154,8 @@ pub fn cost(program: &Program, at: &Addresses, banks: &mut Banks, instr: &Instr<
         Instr::GatherMask(x) => fixed(VECTOR_HEAD + positive(x.repeat) * 14),
         Instr::Brcb(x) => fixed(VECTOR_HEAD + positive(x.repeat)),
         Instr::Ramp(x) => {
-            // The library makes a block on the scalar unit, then the blocks of a repeat and the other repeats, each of
-            // the one before.
+            // The library makes a block on the scalar unit, then the blocks of a repeat and the other
+            // repeats, each of the one before.
             let (count, elem) = (positive(x.count), x.dst.elem);
             let blocks = count.min(elem.per_repeat()).div_ceil(elem.per_block());
             let repeats = count.div_ceil(elem.per_repeat());
@@ -179,7 +180,8 @@ pub fn cost(program: &Program, at: &Addresses, banks: &mut Banks, instr: &Instr<
                 (Elem::F32, false) => 2,
                 _ => 1,
             };
-            // 9 cycles beside the products when issued back to back; alone, 23 until the results are there.
+            // 9 cycles in addition to the products when issued back to back; alone, 23 until the results are
+            // available.
             Cost::Fixed { busy: fractals * each + 9, tail: 14 }
         }
         Instr::LoadData2d(x) => {
@@ -291,8 +293,8 @@ fn repeats(over: &Over<Value>, elem: Elem) -> u64 {
     }
 }
 
-/// Cycles of a copy from L1: measured 256 bytes a cycle to L0A and 128 to L0B, and 54 for each instruction among others
-/// (429 cycles for 16 KB of A and 32 KB of B, asc-devkit's matmul examples).
+/// Cycles of a copy from L1: measured 256 bytes a cycle to L0A and 128 to L0B, and 54 for each instruction
+/// among others (429 cycles for 16 KB of A and 32 KB of B, asc-devkit's matmul examples).
 fn l0(program: &Program, dst: Base, bytes: u64) -> u64 {
     let rate = if program.space(dst) == Space::L0b { 128 } else { 256 };
     bytes.div_ceil(rate) + 54

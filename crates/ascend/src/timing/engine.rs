@@ -15,16 +15,18 @@ use crate::sim::{Code, Issued, Issuer, Place, sub_blocks};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// Instructions that a pipe's queue takes before the scalar unit has to wait (MTE1's is 32 deep; others assumed alike).
+/// Instructions that a pipe's queue takes before the scalar unit has to wait (MTE1's is 32 deep; others
+/// assumed alike).
 const QUEUE: usize = 32;
 /// Cycles of a barrier of all cores in hardware. Assumed.
 const CORES: f64 = 500.0;
-/// Cycles from a flag's setting to its arrival at another core. Assumed: what the scalar unit waits for a line of L2.
+/// Cycles from a flag's setting to its arrival at another core. Assumed: what the scalar unit waits for a
+/// line of L2.
 const CROSS: f64 = 200.0;
 /// Steps of one block after which a loop is taken for endless.
 const ENDLESS: u64 = 1_000_000_000;
-/// Cycles that the scalar unit takes for a statement: to compute its operands, to branch, to issue. Assumed: no public
-/// measurement tells them apart.
+/// Cycles that the scalar unit takes for a statement: to compute its operands, to branch, to issue. Assumed:
+/// no public measurement distinguishes them.
 const STATEMENT: u64 = 4;
 
 /// The scalar unit's part of a launch: the statements of each part, and the values of scalar parameters.
@@ -87,11 +89,11 @@ struct Lane {
     queue: VecDeque<Queued>,
     /// Something is under way.
     working: bool,
-    /// Results of all that is done are there at this time.
+    /// Results of all that is done are available at this time.
     settled: f64,
     /// Busy cycles so far, waits not counted.
     busy: f64,
-    /// A transfer under way: its least end, and what comes behind its last byte.
+    /// A transfer under way: its least end, and the time after its last byte.
     transfer: Option<(f64, f64, f64)>,
 }
 
@@ -99,7 +101,7 @@ struct Lane {
 #[derive(PartialEq)]
 enum Held {
     No,
-    /// Room in a pipe's queue.
+    /// Free slots in a pipe's queue.
     Room(usize),
     /// All pipes idle.
     Drain,
@@ -126,7 +128,7 @@ struct Core<'p> {
     ended: f64,
     /// The next instruction that the scalar unit issues, at `time`.
     ready: Option<Option<Box<Issued<'p>>>>,
-    /// An instruction that waits for room.
+    /// An instruction that waits for a free slot.
     pending: Option<(usize, Queued)>,
     unit: Unit,
     /// Which part of the program it runs.
@@ -161,7 +163,7 @@ pub struct Engine<'p, 'l> {
     pub moved: f64,
 }
 
-/// The scalar unit's place among a core's event targets, behind the pipes.
+/// The scalar unit's place among a core's event targets, after the pipes.
 const SCALAR: usize = 7;
 
 impl<'p, 'l> Engine<'p, 'l> {
@@ -371,7 +373,7 @@ impl<'p, 'l> Engine<'p, 'l> {
 
     fn queue(&mut self, c: usize, pipe: Pipe, op: Queued) -> Result<()> {
         if pipe == Pipe::S {
-            // The scalar unit is a pipe of its own: it sets at once, and stands still while it waits.
+            // The scalar unit is a pipe of its own: it sets at once, and stalls while it waits.
             let core = &mut self.cores[c];
             match op {
                 Queued::Set(flag) => {
@@ -413,7 +415,7 @@ impl<'p, 'l> Engine<'p, 'l> {
         self.serve(c, lane, time)
     }
 
-    /// The scalar unit waits until all pipes are done, and then, if asked, for all cores.
+    /// The scalar unit waits until all pipes are done, and then, optionally, for all cores.
     fn drain(&mut self, c: usize, held: Held) {
         self.cores[c].held = held;
         self.drained(c);
@@ -436,7 +438,8 @@ impl<'p, 'l> Engine<'p, 'l> {
         }
         self.waiting += 1;
         self.cores[c].held = Held::Own;
-        // Cores that are done or have not begun a further block would wait for ever in hardware: a deadlock here too.
+        // Cores that are done or have not begun a further block would wait for ever in hardware: a deadlock
+        // here too.
         if self.waiting == self.cores.len() {
             self.waiting = 0;
             let last = self.cores.iter().map(|c| c.time).fold(0.0, f64::max) + CORES;
@@ -609,7 +612,7 @@ impl<'p, 'l> Engine<'p, 'l> {
         Ok(())
     }
 
-    /// Lets the scalar unit go on if it waits for room in this queue.
+    /// Lets the scalar unit go on if it waits for a free slot in this queue.
     fn room(&mut self, c: usize, lane: usize, now: f64) {
         let core = &mut self.cores[c];
         if core.held == Held::Room(lane) && core.lanes[lane].queue.len() < QUEUE {
@@ -619,19 +622,20 @@ impl<'p, 'l> Engine<'p, 'l> {
     }
 }
 
-/// Bytes a second of a chip's memory and of its L2, all cores together.
+/// Bytes a second of a chip's memory and of its L2, summed over all cores.
 pub fn bandwidth(chip: &Chip) -> Rates {
     match chip.arch {
-        // Memory as measured with 48 cores. L2 at the lower end of what asc-devkit's guide states as a peak, 5 to 7 TB/s.
-        // Published copies that make fractals sustain 3.4 to 3.75 TB/s; `docs/ascend-timing.md` has what times become then.
+        // Memory as measured with 48 cores. L2 at the lower end of what asc-devkit's guide states as a peak,
+        // 5 to 7 TB/s. Published copies that make fractals sustain 3.4 to 3.75 TB/s; `docs/ascend-timing.md`
+        // has what times become then.
         Arch::A2 => [1.49e12, 5e12],
         // Bytes a cycle and core by its platform table: not calibrated.
         Arch::P310 => [17.0, 114.0].map(|rate| rate * f64::from(chip.cube_cores) * f64::from(chip.mhz) * 1e6),
     }
 }
 
-/// Cycles from a transfer's last byte at full rate to its end, where nothing else runs: the latency, less what the
-/// first buffer gains on the steady rate.
+/// Cycles from a transfer's last byte at full rate to its end, where nothing else runs: the latency, less
+/// what the first buffer gains on the steady rate.
 fn tail(port: &Port, bytes: f64) -> f64 {
     let (buffer, rate) = port.burst;
     let first = bytes.min(buffer);

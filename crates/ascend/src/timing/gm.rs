@@ -1,8 +1,8 @@
 //! Global memory as all cores share it: which lines L2 holds, and how bandwidth is divided.
 //!
-//! L2 writes back: a result stays there until its line is replaced, and only then costs HBM bandwidth. Reads and
-//! writes that leave L2 alone replace nothing, but use a line that is there. Bandwidth is shared max–min fairly between the
-//! transfers that run at the same time, each limited by its core's port as well.
+//! L2 writes back: a result stays there until its line is replaced, and only then costs HBM bandwidth. Reads
+//! and writes that leave L2 alone replace nothing, but use a line that is cached. Bandwidth is shared max–min
+//! fairly between the transfers that run at the same time, each limited by its core's port as well.
 
 /// Bytes of a line, as far as traffic is concerned. Assumed: shorter runs are not seen to fetch more.
 const LINE: u64 = 128;

@@ -1,10 +1,10 @@
-//! Predicts the duration of a kernel without running it on data: cycles of instructions, queues of pipes, flags, and
-//! memory that all cores share.
+//! Predicts the duration of a kernel without running it on data: cycles of instructions, queues of pipes,
+//! flags, and memory that all cores share.
 //!
-//! The model is calibrated on published measurements of single instructions and copies (sections "vector rule", "cube"
-//! and "copies" of `docs/ascend-timing.md`), and judged on published times of whole kernels. Two of those also gave it a
-//! constant, and two its scheduling; that page names them. For 310P no measurement is public: its figures are scaled from
-//! its platform table.
+//! The model is calibrated on published measurements of single instructions and copies (sections "vector
+//! rule", "cube" and "copies" of `docs/ascend-timing.md`), and judged on published times of whole kernels.
+//! Two of those also gave it a constant, and two its scheduling; that page names them. For 310P no
+//! measurement is public: its figures are scaled from its platform table.
 
 mod address;
 mod bank;
@@ -30,7 +30,7 @@ pub use engine::bandwidth;
 /// difference of task and core times that asc-devkit's `add` example publishes.
 const SCHEDULE: (f64, f64) = (0.45, 0.043);
 
-/// Bytes a second of memory and of L2, all cores together.
+/// Bytes a second of memory and of L2, summed over all cores.
 pub type Rates = [f64; 2];
 
 /// A launch to be timed.
@@ -48,7 +48,8 @@ pub type Loads<'a> = dyn FnMut(&View<Value>) -> Option<Value> + 'a;
 /// The same, of a block.
 type BlockLoads<'a> = dyn FnMut(u32, &View<Value>) -> Option<Value> + 'a;
 
-/// Predicted times of a launch, in the columns of msprof: means over the cores that took part, in microseconds.
+/// Predicted times of a launch, in the columns of msprof: means over the cores that took part, in
+/// microseconds.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Timing {
     /// The chip.

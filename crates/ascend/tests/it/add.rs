@@ -8,7 +8,7 @@ use headwater_ascend::{Arch, Chip, Finding, Rule};
 
 const LEN: usize = 100_003;
 
-/// Elements with room behind them for copies of whole blocks.
+/// Elements with padding after them for copies of whole blocks.
 const STRIDE: usize = (LEN + 16) * 2 / 32 * 32;
 
 fn chip(arch: Arch) -> &'static Chip {

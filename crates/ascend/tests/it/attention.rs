@@ -1,4 +1,4 @@
-//! Attention by cube and vector cores together, in the simulator beside f64, and its flags between cores.
+//! Attention by cube and vector cores, in the simulator compared with f64, and its flags between cores.
 
 use half::{bf16, f16};
 use headwater_ascend::kernel::{Elem, Instr, Program, Stmt, StmtKind, parse, verify};
@@ -37,7 +37,7 @@ fn data(elem: Elem, len: u64, seed: u64) -> Vec<f64> {
     (0..len).map(next).collect()
 }
 
-/// Rows of a tensor of so many heads: of each head together, or of each position.
+/// Rows of a tensor of `heads` heads: grouped by head, or of each position.
 fn rows(heads: u64, len: u64, width: u64, by_position: bool) -> HeadRows {
     let sample = heads * len * width;
     match by_position {
@@ -65,7 +65,7 @@ fn shape(
     Attention { elem, samples: 2, heads, lens, widths, places, numbers, scale: 0.75, causal, blocks: 3 }
 }
 
-/// Memory with operands one behind the other, and the arguments.
+/// Memory with operands back to back, and the arguments.
 struct Memory {
     bytes: Vec<u8>,
     args: Vec<Arg>,
@@ -94,7 +94,7 @@ fn run(program: &Program, before: &Memory, blocks: u32, mode: Mode) -> Result<Ve
     Ok(bytes)
 }
 
-/// Bytes of a parameter's memory behind a run.
+/// Bytes of a parameter's memory after a run.
 fn part<'a>(program: &Program, from: &Memory, bytes: &'a [u8], param: usize) -> &'a [u8] {
     let Arg::Pointer(start) = from.args[param] else { panic!("no pointer") };
     &bytes[start as usize..][..program.params[param].bytes() as usize]
@@ -102,11 +102,11 @@ fn part<'a>(program: &Program, from: &Memory, bytes: &'a [u8], param: usize) -> 
 
 /// Results beside f64, with the same bits in several orders and on several numbers of cores.
 ///
-/// With u = 2⁻²⁴ and `γ(n) = n u / (1 - n u)`, a score is off by `d = (γ(width) + u) · scale · Σ|q k|` at most (Higham,
-/// Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1), and the difference to the maximum, whose own
-/// error is the same for the whole row, by u times itself more. `exp` is right to 2 u, each of the factors of later tiles too.
-/// Weights are rounded to the operands' type (v, and 2⁻²⁵ below f16's normal numbers, beside a sum of at least 1), sums are
-/// f32, results are rounded once more.
+/// With u = 2⁻²⁴ and `γ(n) = n u / (1 - n u)`, a score is off by `d = (γ(width) + u) · scale · Σ|q k|` at
+/// most (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1), and the
+/// difference to the maximum, whose own error is the same for the whole row, by u times itself more. `exp` is
+/// right to 2 u, each of the factors of later tiles too. Weights are rounded to the operands' type (v, and
+/// 2⁻²⁵ below f16's normal numbers, beside a sum of at least 1), sums are f32, results are rounded once more.
 fn right(x: &Attention) {
     let program = attention(Arch::A2, x).unwrap_or_else(|f| panic!("{x:?}: {f}"));
     verify(&program).unwrap();

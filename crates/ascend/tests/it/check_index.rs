@@ -1,5 +1,5 @@
-//! `check_index`, through its text form and the simulator on both chips. Indices may count from the end, one is
-//! ignored, and those out of range are reported.
+//! `check_index`, through its text form and the simulator on both chips. Indices may count from the end, one
+//! is ignored, and those out of range are reported.
 
 use headwater_ascend::kernel::{Elem, parse, verify};
 use headwater_ascend::kernels::{CheckIndex, check_index};
@@ -10,7 +10,8 @@ use headwater_ascend::{Arch, Chip, Rule};
 const RUNS: [(u32, Mode); 4] =
     [(1, Mode::Fast), (8, Mode::Fast), (1, Mode::Checked { seed: 0 }), (3, Mode::Checked { seed: 5 })];
 
-/// Runs a kernel in every way: its results and reports are those of the definition, and it writes nothing else.
+/// Runs a kernel in every way: its results and reports are those of the definition, and it writes nothing
+/// else.
 fn all_runs(arch: Arch, shape: &CheckIndex, indices: &[i64]) {
     let chip = Chip::from_name(if arch == Arch::A2 { "910b1" } else { "310p" }).unwrap();
     let program = check_index(arch, shape).unwrap();

@@ -1,5 +1,6 @@
-//! Operators that are sequences of kernels, on simulated chips: orders, counts, quotients, running sums, groups of rows,
-//! segments, resampled images and recurrent layers. Beside their own cases there are larger ones, whose rows are cut.
+//! Operators that are sequences of kernels, on simulated chips: orders, counts, quotients, running sums,
+//! groups of rows, segments, resampled images and recurrent layers. Beside their own cases there are larger
+//! ones, whose rows are cut.
 
 use headwater_ascend::device::AscendSim;
 use headwater_core::DType::{BF16, F16, F32, F64, I32, I64};
@@ -21,7 +22,7 @@ fn values(all: impl IntoIterator<Item = f64>) -> Sample {
     Sample::Values(all.into_iter().collect())
 }
 
-/// Numbers of 32 bits of which some come twice, and whose sums need more.
+/// 32-bit integers, some of them twice, and whose sums need more.
 fn wide(count: usize) -> Sample {
     values((0..count).map(|i| (i * 7 % 23) as f64 * 1.8e8 - 2e9 + (i % 3) as f64))
 }
@@ -160,8 +161,8 @@ fn bits(all: &[Tensor]) -> Vec<Vec<u8>> {
     all.iter().map(|t| t.to_bytes()).collect()
 }
 
-/// Cases conform on both chips in checked mode, without a finding, and fast runs on other numbers of cores give the same
-/// bits. Steps are kernels, but for what `host` names.
+/// Cases conform on both chips in checked mode, without a finding, and fast runs on other numbers of cores
+/// give the same bits. Steps are kernels, but for what `host` names.
 fn conform(operators: &[(&'static OpDef, Vec<Case>)], host: fn(&str, DType, [&str; 2]) -> bool) {
     let chips: [(&str, [&str; 2], &[DType]); 2] =
         [("910b1", ["910b1", "910b3"], &[F32, F16, BF16]), ("310p", ["310p", "310p"], &[F32, F16])];

@@ -8,7 +8,8 @@ use headwater_ascend::sim::{self, Arg, Mode};
 use headwater_ascend::timing::{Launch, predict};
 use headwater_ascend::{Arch, Chip, Rule};
 
-/// Cycles of a product of 128³ and until its results are there, and of an addition of 4096 numbers in f32.
+/// Cycles of a product of 128³ and until its results are available, and of an addition of 4096 numbers in
+/// f32.
 const PRODUCT: f64 = 512.0 + 9.0;
 const TAIL: f64 = 14.0;
 const ADDITION: f64 = 64.0 + 22.0;
@@ -27,8 +28,8 @@ fn hear(k: &mut Builder, pipe: Pipe, id: i64) {
     k.issue(CrossWait { mode: 2, pipe, id: id.into() });
 }
 
-/// Rounds of a product, which the vector cores hear of, and their additions, which, if `back`, the cube core hears of before
-/// its next product.
+/// Rounds of a product, of which the vector cores are notified, and their additions, of which, if `back`, the
+/// cube core is notified before its next product.
 fn rounds(rounds: u64, additions: u64, back: bool, told: bool) -> Program {
     let mut k = Builder::new("rounds", Arch::A2, Unit::Cube);
     let a = k.buffer("a", Space::L0a, Elem::F16, 128 * 128, None);

@@ -61,7 +61,7 @@ fn run(
         indices.iter().flat_map(|&i| i64::from(i).to_le_bytes()[..shape.index.size() as usize].to_vec());
     let mut memory: Vec<u8> = index.collect();
     let begin = |memory: &mut Vec<u8>| {
-        // Bytes that nobody writes stand out as numbers.
+        // Unwritten bytes are conspicuous as numbers.
         memory.resize((memory.len() + 64).next_multiple_of(64), 0xa5);
         memory.len()
     };
@@ -109,10 +109,11 @@ fn run(
 
 /// Sums in f64, and the bound of each one's error.
 ///
-/// In any order and any tree m terms take m - 1 roundings of f32 besides exact sums with zero: with u = 2⁻²⁴ and
-/// γ = (m - 1) u / (1 - (m - 1) u) the error is at most γ Σ|g| (Higham, Accuracy and Stability of Numerical Algorithms,
-/// 2nd edition, section 4.2). By frequency a reciprocal and a product are rounded as well. Of 16-bit results a last rounding
-/// adds half a unit of the sum, and below the normal numbers of f16 2⁻²⁵.
+/// In any order and any tree m terms take m - 1 roundings of f32 besides exact sums with zero: with u = 2⁻²⁴
+/// and γ = (m - 1) u / (1 - (m - 1) u) the error is at most γ Σ|g| (Higham, Accuracy and Stability of
+/// Numerical Algorithms, 2nd edition, section 4.2). By frequency a reciprocal and a product are rounded as
+/// well. Of 16-bit results a last rounding adds half a unit of the sum, and below the normal numbers of f16
+/// 2⁻²⁵.
 fn wanted(shape: &EmbeddingGrad, (indices, grads): &(Vec<i32>, Vec<f32>)) -> Vec<(f64, f64)> {
     let dim = shape.dim as usize;
     let mut sums = vec![(0f64, 0f64, 0u32); (shape.rows * shape.dim) as usize];

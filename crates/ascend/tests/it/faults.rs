@@ -1,4 +1,5 @@
-//! Faults put into correct kernels: each must give a finding or another result, and the kernels themselves neither.
+//! Faults put into correct kernels: each must give a finding or another result, and the kernels themselves
+//! neither.
 
 use headwater_ascend::kernel::*;
 use headwater_ascend::sim::{Arg, Launch, Mode, launch, launch_in_orders};
@@ -92,7 +93,7 @@ fn chip(arch: Arch) -> &'static Chip {
     Chip::from_name(if arch == Arch::A2 { "910b3" } else { "310p" }).unwrap()
 }
 
-/// Runs a kernel over filled tensors that lie one behind the other; all of the memory.
+/// Runs a kernel over filled tensors that are back to back in memory; returns all of the memory.
 fn run(program: &Program, mode: Mode) -> Result<Vec<u8>, Vec<Finding>> {
     let bytes: Vec<u64> = program.params.iter().map(Param::bytes).collect();
     let mut memory = vec![0; bytes.iter().sum::<u64>() as usize];
@@ -123,8 +124,8 @@ fn edit(body: &mut Vec<Stmt>, f: &mut dyn FnMut(&mut Stmt) -> bool) {
     });
 }
 
-/// Changes one of the instructions for which `change` has a change; it says whether the instruction goes. `None` if no
-/// instruction has one.
+/// Changes one of the instructions for which `change` has a change; it says whether the instruction goes.
+/// `None` if no instruction has one.
 fn mutant(
     program: &Program,
     r: &mut Random,

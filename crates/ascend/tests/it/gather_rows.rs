@@ -1,4 +1,5 @@
-//! `gather_rows`, through the text and the simulator on both chips: exact copies, and indices that are refused.
+//! `gather_rows`, through the text and the simulator on both chips: exact copies, and indices that are
+//! refused.
 
 use headwater_ascend::kernel::{Elem, parse, verify};
 use headwater_ascend::kernels::{GatherRows, gather_rows};
@@ -18,7 +19,8 @@ fn chip(arch: Arch) -> &'static Chip {
     Chip::from_name(if arch == Arch::A2 { "910b1" } else { "310p" }).unwrap()
 }
 
-/// The rows and the reports that a kernel makes of a table of consecutive bytes. A row is anything where an index is wrong.
+/// The rows and the reports that a kernel makes of a table of consecutive bytes. A row is anything where an
+/// index is wrong.
 fn all_runs(arch: Arch, shape: &GatherRows, indices: &[i64]) {
     let program = gather_rows(arch, shape).unwrap();
     verify(&program).unwrap();

@@ -1,4 +1,5 @@
-//! Operators that index, by kernels on simulated chips: indices that come twice, that are out of range, and none at all.
+//! Operators that index, by kernels on simulated chips: indices that come twice, that are out of range, and
+//! none at all.
 
 use headwater_ascend::device::AscendSim;
 use headwater_core::DType::{BF16, F16, F32, I64};

@@ -56,7 +56,7 @@ fn names(program: &Program, into: &mut BTreeSet<&'static str>) {
     }
 }
 
-/// Products with tails in every dimension and a bias; a and b lie transposed or not.
+/// Products with tails in every dimension and a bias; a and b are stored transposed or not.
 fn product([a, b]: [bool; 2]) -> Matmul {
     let matrix = |row, transposed| Matrix { transposed, row, batch: [row * row, 0] };
     Matmul {
@@ -426,7 +426,8 @@ fn flags_of_the_library_are_left_to_it() {
     }
 }
 
-/// Every rule of a tile's load, broken alone: of asc-devkit's page on `LoadData` of images, and of its header's check.
+/// Every rule of a tile's load, broken alone: of asc-devkit's page on `LoadData` of images, and of its
+/// header's check.
 #[test]
 fn rules_of_images_are_kept() {
     type Change = fn(&mut LoadData3d);

@@ -1,5 +1,5 @@
-//! Elementary functions of row programs on both chips, in the simulator, beside f64. Division, root, `exp` and `ln` are the
-//! simulator's own there; the chips' are not published.
+//! Elementary functions of row programs on both chips, in the simulator, beside f64. Division, root, `exp`
+//! and `ln` are the simulator's own there; the chips' are not published.
 
 use half::f16;
 use headwater_ascend::kernel::Source;

@@ -1,6 +1,6 @@
-//! Row programs as kernels: every operator's cases, with gradients, on both chips, judged by the reference in f64
-//! within derived bounds. Each kernel runs checked and fast, in several orders and on several numbers of cores, to the
-//! same bits, and writes its results alone.
+//! Row programs as kernels: every operator's cases, with gradients, on both chips, judged by the reference in
+//! f64 within derived bounds. Each kernel runs checked and fast, in several orders and on several numbers of
+//! cores, to the same bits, and writes its results alone.
 
 use crate::common::{Memory, Tally, WAYS, run, target};
 use headwater_ascend::Chip;

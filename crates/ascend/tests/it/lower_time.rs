@@ -1,4 +1,5 @@
-//! Predicted times of kernels for row programs and of attention. Simulated; figures for 310P are scaled, not calibrated.
+//! Predicted times of kernels for row programs and of attention. Simulated; figures for 310P are scaled, not
+//! calibrated.
 
 use headwater_ascend::device::AscendSim;
 use headwater_ascend::kernel::{Source, Value};
@@ -99,7 +100,8 @@ fn predicted_times() {
         let attrs = Attrs::new().with("beta1", 0.9).with("beta2", 0.999).with("eps", 1e-8);
         let adamw = operator("adamw", chip, &operands, attrs);
         if chip.name == "910b1" {
-            // At least 85 % of what HBM allows; operands of add are read once, past L2, which keeps its results.
+            // At least 85 % of what HBM allows; operands of add are read once, past L2, which keeps its
+            // results.
             let elements = 8192.0 * 8192.0;
             for (what, bytes, us) in [
                 ("add", 2.0 * elements * 2.0, add),
@@ -147,13 +149,15 @@ pub(super) fn launches(
     plan.steps.iter().flat_map(|s| step(chip, true, s, &Origin::default()).unwrap().launches).collect()
 }
 
-/// One head of 128 elements, 4096 queries and keys, not causal: scores, softmax and weighted values are three launches.
+/// One head of 128 elements, 4096 queries and keys, not causal: scores, softmax and weighted values are three
+/// launches.
 #[test]
 fn predicted_time_of_attention() {
     let chip = Chip::from_name("910b2").unwrap();
     let x = Some((DType::F16, &[1, 1, 4096, 128][..]));
     let attrs = Attrs::new().with("scale", 1.0 / 128f64.sqrt());
     let us = operator("attention", chip, &[x, x, x, None, None], attrs);
-    // The vendor's fused kernel is published at 88.9 µs. At 3.4 TB/s of L2 ours is not below it (`timing_rates`).
+    // The vendor's fused kernel is published at 88.9 µs. At 3.4 TB/s of L2 ours is not below it
+    // (`timing_rates`).
     assert!(us <= 88.9, "attention takes {us} us");
 }

@@ -10,7 +10,8 @@ fn chip(arch: Arch) -> &'static Chip {
     Chip::from_name(if arch == Arch::A2 { "910b1" } else { "310p" }).unwrap()
 }
 
-/// Appends numbers; where they begin. Room for whole blocks behind them, of bytes that are no zeros.
+/// Appends numbers; returns their offset. They are followed by padding for whole blocks, of bytes other than
+/// zero.
 fn append(memory: &mut Vec<u8>, elem: Elem, values: &[f64]) -> u64 {
     let start = memory.len() as u64;
     for &x in values {
@@ -43,14 +44,14 @@ fn data(len: u64, seed: u64) -> Vec<f64> {
     (0..len).map(next).collect()
 }
 
-/// A matrix whose rows have `more` elements than they need, in a batch one behind the other.
+/// A matrix whose rows have `more` elements than they need, in a contiguous batch.
 fn matrix(rows: u64, columns: u64, transposed: bool, more: u64, batch: [u64; 2]) -> Matrix {
     let (rows, columns) = if transposed { (columns, rows) } else { (rows, columns) };
     let size = rows * (columns + more);
     Matrix { transposed, row: columns + more, batch: [batch[1] * size, size] }
 }
 
-/// Sizes: m, n, k; which of a, b and c lie transposed.
+/// Sizes: m, n, k; which of a, b and c are stored transposed.
 fn shape(elem: Elem, out: Elem, [m, n, k]: [u64; 3], more: u64, [a, b, c]: [bool; 3]) -> Matmul {
     let batch = [1, 1];
     let (a, b, c) =
@@ -64,12 +65,13 @@ fn offset(x: &Matrix, batch: [u64; 2], row: u64, column: u64) -> u64 {
     batch[0] * x.batch[0] + batch[1] * x.batch[1] + row * x.row + column
 }
 
-/// Every result beside f64, in several orders and on several numbers of cores, with the same bits. Nothing else is
-/// written.
+/// Every result beside f64, in several orders and on several numbers of cores, with the same bits. Nothing
+/// else is written.
 ///
-/// With u = 2⁻²⁴ a sum of k exact products (and a bias) in any order is right to γ(k) of the sum of magnitudes (Higham,
-/// Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2); products of f32 are rounded: γ(k + 1).
-/// Narrow results are rounded once more, below the normal numbers of f16 by 2⁻²⁵ at most.
+/// With u = 2⁻²⁴ a sum of k exact products (and a bias) in any order is right to γ(k) of the sum of
+/// magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2); products of
+/// f32 are rounded: γ(k + 1). Narrow results are rounded once more, below the normal numbers of f16 by 2⁻²⁵
+/// at most.
 fn right(arch: Arch, shape: &Matmul) {
     let program = matmul(arch, shape).unwrap_or_else(|f| panic!("{arch} {shape:?}: {f}"));
     verify(&program).unwrap();

@@ -1,4 +1,5 @@
-//! Products of f16 on 310P onto rows of less than 32 bytes, which go through rows of whole blocks: beside f64.
+//! Products of f16 on 310P onto rows of less than 32 bytes, which go through rows of whole blocks: beside
+//! f64.
 
 use headwater_ascend::device::AscendSim;
 use headwater_core::DType::F16;
@@ -17,7 +18,8 @@ fn drawn(shape: &[usize], state: &mut u64) -> Tensor {
     Tensor::float(headwater_core::DType::F32, shape, values).cast(F16)
 }
 
-/// With u = 2⁻²⁴ sums of k exact products and a bias are right to γ(k) of their magnitudes, and rounded once to f16.
+/// With u = 2⁻²⁴ sums of k exact products and a bias are right to γ(k) of their magnitudes, and rounded once
+/// to f16.
 #[test]
 fn short_rows_are_right() {
     let mut state = 11;

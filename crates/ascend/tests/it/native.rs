@@ -1,5 +1,6 @@
-//! The operators that training spends its time in run by kernels: any other case is listed here with its reason. Cases
-//! are small: a table that 310P writes gradients in f16 to is longer than theirs (`embedding_grad`).
+//! The operators that training spends its time in run by kernels: any other case is listed here with its
+//! reason. Cases are small: a table that 310P writes gradients in f16 to is longer than theirs
+//! (`embedding_grad`).
 
 use headwater_ascend::device::AscendSim;
 use headwater_core::DType::{BF16, F16, F32};
@@ -58,7 +59,8 @@ const OPERATORS: [&str; 46] = [
     "rnn_layer_backward",
 ];
 
-/// Steps of these operators that run on the host, in the plans of all operators' cases: operator, dtype and reason.
+/// Steps of these operators that run on the host, in the plans of all operators' cases: operator, dtype and
+/// reason.
 fn on_the_host(chip: &str, dtypes: &[DType]) -> BTreeSet<String> {
     let device = AscendSim::from_name(chip, 1).unwrap();
     let (mut host, mut native) = (BTreeSet::new(), BTreeSet::new());

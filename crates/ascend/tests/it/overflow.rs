@@ -46,7 +46,8 @@ fn integers_that_leave_their_type_are_found() {
     for arch in Arch::ALL {
         for (elem, half) in [(Elem::I32, 1i64 << 31), (Elem::I16, 1 << 15)] {
             let root = if elem == Elem::I32 { 46341 } else { 182 };
-            // The operation, its marked form, a value at which it stays within its type, and one at which it does not.
+            // The operation, its marked form, a value at which it stays within its type, and one at which it
+            // does not.
             for (step, marked, stays, leaves, low) in [
                 (Step::Two(Binary::Add), Step::Two(Binary::AddWrapping), half / 2 - 1, half / 2, -half),
                 (Step::Two(Binary::Add), Step::Two(Binary::AddWrapping), -half / 2, -half / 2 - 1, half - 2),

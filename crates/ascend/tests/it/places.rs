@@ -1,5 +1,5 @@
-//! `places`, through its text form and the simulator on both chips: indices checked and multiplied by strides, and what
-//! positions add by themselves.
+//! `places`, through its text form and the simulator on both chips: indices checked and multiplied by
+//! strides, and what positions add by themselves.
 
 use headwater_ascend::kernel::{Elem, parse, verify};
 use headwater_ascend::kernels::{Places, places};

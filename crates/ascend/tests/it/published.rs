@@ -16,13 +16,14 @@ pub struct Published<'a> {
     pub what: &'a str,
     pub task: f64,
     pub pipes: &'a [(Pipe, f64)],
-    /// Columns beyond their bars, by name: neither more nor fewer are. `docs/ascend-timing.md` lists them as not met.
+    /// Columns beyond their bars, by name: neither more nor fewer are. `docs/ascend-timing.md` lists them as
+    /// not met.
     pub missed: &'a [&'a str],
 }
 
 impl Published<'_> {
-    /// Prints every column beside its prediction, and holds it to its bar unless it is named as missed. What is named and
-    /// within its bar is an error too, so that the list cannot outlive its reason.
+    /// Prints every column beside its prediction, and holds it to its bar unless it is named as missed. What
+    /// is named and within its bar is an error too, so that the list cannot outlive its reason.
     pub fn beside(&self, timing: &Timing) {
         println!("{}: {timing}", self.what);
         let pipes = self.pipes.iter().map(|&(pipe, us)| (pipe.name(), timing.pipe(pipe), us, bar(pipe)));

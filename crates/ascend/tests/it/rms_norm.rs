@@ -82,11 +82,12 @@ const RUNS: [(u32, Mode); 5] = [
 
 /// Every result beside f64.
 ///
-/// With u = 2⁻²⁴ and γ(k) = k u / (1 - k u) (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
-/// lemma 3.1): a square is rounded once, and once on each of the 12 levels of the tree. All terms are positive, so the
-/// sum is right to γ(13) of itself. The quotient and the sum with eps add a rounding each: γ(15). Root and reciprocal
-/// do the same, and that a root halves errors is not used: `rstd` is right to γ(17). Two products follow: y is right
-/// to γ(19). Of f16 results a last rounding adds 2⁻¹¹, and below the normal numbers 2⁻²⁵.
+/// With u = 2⁻²⁴ and γ(k) = k u / (1 - k u) (Higham, Accuracy and Stability of Numerical Algorithms, 2nd
+/// edition, lemma 3.1): a square is rounded once, and once on each of the 12 levels of the tree. All terms
+/// are positive, so the sum is right to γ(13) of itself. The quotient and the sum with eps add a rounding
+/// each: γ(15). Root and reciprocal do the same, and that a root halves errors is not used: `rstd` is right
+/// to γ(17). Two products follow: y is right to γ(19). Of f16 results a last rounding adds 2⁻¹¹, and below
+/// the normal numbers 2⁻²⁵.
 fn all_runs(arch: Arch, shape: &RmsNorm) {
     let program = rms_norm(arch, shape).unwrap();
     verify(&program).unwrap();
@@ -157,8 +158,8 @@ fn shapes_that_cannot_be_are_refused() {
     assert_eq!(refused(Arch::P310, shape(Elem::F16, [4, 24])), Rule::Alignment);
 }
 
-/// The norm of 4096 rows of 4096 reads x once: at least so much of what HBM allows, though L2 may hold all of it. In f16 the
-/// vector unit is busy for 98 % of the cores' time.
+/// The norm of 4096 rows of 4096 reads x once: at least so much of what HBM allows, though L2 may hold all of
+/// it. In f16 the vector unit is busy for 98 % of the cores' time.
 #[test]
 fn large_norms_take_what_memory_takes() {
     for (elem, bytes, share) in [(Elem::F32, 4.0, 0.85), (Elem::F16, 2.0, 0.85)] {

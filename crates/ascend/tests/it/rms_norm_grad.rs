@@ -90,8 +90,8 @@ const RUNS: [(u32, Mode); 5] = [
     (3, Mode::Checked { seed: 5 }),
 ];
 
-/// γ(k) = k u / (1 - k u) with u = 2⁻²⁴: the bound of k roundings in turn (Higham, Accuracy and Stability of Numerical
-/// Algorithms, 2nd edition, lemma 3.1).
+/// γ(k) = k u / (1 - k u) with u = 2⁻²⁴: the bound of k roundings in turn (Higham, Accuracy and Stability of
+/// Numerical Algorithms, 2nd edition, lemma 3.1).
 fn gamma_k(k: u64) -> f64 {
     let ku = k as f64 * 2f64.powi(-24);
     ku / (1.0 - ku)
@@ -99,11 +99,11 @@ fn gamma_k(k: u64) -> f64 {
 
 /// Results in f64, and bounds of their errors: dx, then dgamma.
 ///
-/// dx: `rstd dy gamma` has 2 roundings and that of the last sum. A term of `rstd` times the dot product has 3, and 12 levels
-/// of its tree; its factor has 3 more (rstd², the quotient, their product), the product with x and the last sum one each:
-/// 20, of the sum of the terms' sizes. dgamma: a term has 2, the sums of a range one less than its rows, as the first
-/// goes to zero exactly, and the tree over the ranges of four rows or more, 240 at most, as many levels as their number has
-/// bits.
+/// dx: `rstd dy gamma` has 2 roundings and that of the last sum. A term of `rstd` times the dot product has
+/// 3, and 12 levels of its tree; its factor has 3 more (rstd², the quotient, their product), the product with
+/// x and the last sum one each: 20, of the sum of the terms' sizes. dgamma: a term has 2, the sums of a range
+/// one less than its rows, as the first goes to zero exactly, and the tree over the ranges of four rows or
+/// more, 240 at most, as many levels as their number has bits.
 fn wanted(shape: &RmsNorm, [dy, x, rstd, gamma]: &[Vec<f32>; 4]) -> [Vec<(f64, f64)>; 2] {
     let dim = shape.dim as usize;
     let rounded = |(truth, bound): (f64, f64)| match shape.elem {
@@ -165,8 +165,8 @@ fn all_runs(arch: Arch, shape: &RmsNorm) {
 fn gradients_are_right_for_any_number_of_cores_and_order() {
     for arch in Arch::ALL {
         for elem in [Elem::F32, Elem::F16] {
-            // Few ranges; ranges of different lengths; tiles of several rows; several tasks of columns; the longest row, of
-            // which A2 has two in a tile in f16, with one gamma for both.
+            // Few ranges; ranges of different lengths; tiles of several rows; several tasks of columns; the
+            // longest row, of which A2 has two in a tile in f16, with one gamma for both.
             for sizes in
                 [[53, 48], [150, 64], [1037, 64], [9, 768], [130, 1040], [131, 4096], [2, 4096], [1, 16]]
             {

@@ -1,5 +1,5 @@
-//! `scatter_sum`, through the text and the simulator on both chips, beside sums in the same order. Sums round, so that
-//! another order gives other bits.
+//! `scatter_sum`, through the text and the simulator on both chips, beside sums in the same order. Sums
+//! round, so that another order gives other bits.
 
 use half::{bf16, f16};
 use headwater_ascend::kernel::{Elem, parse, verify};

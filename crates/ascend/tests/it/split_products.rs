@@ -34,9 +34,9 @@ fn f32s(shape: [usize; 2], values: Vec<f64>) -> Tensor {
     Tensor::float(F32, shape, values.into_iter().map(|x| f64::from(x as f32)).collect())
 }
 
-/// With u = 2⁻²⁴: parts are off by 2⁻²³ of an element each and 2⁻²² of a term are left out (2⁻²¹ in all), sums of k terms
-/// by γ(k), the mixed terms' sums are 2⁻¹⁰ as large, and they are added once. Elements far below the largest of their
-/// row or column are off by 2⁻⁵⁰ of it, and results by half a subnormal.
+/// With u = 2⁻²⁴: parts are off by 2⁻²³ of an element each and 2⁻²² of a term are left out (2⁻²¹ in all),
+/// sums of k terms by γ(k), the mixed terms' sums are 2⁻¹⁰ as large, and they are added once. Elements far
+/// below the largest of their row or column are off by 2⁻⁵⁰ of it, and results by half a subnormal.
 #[test]
 fn terms_are_right_to_21_bits() {
     let mut state = 7;

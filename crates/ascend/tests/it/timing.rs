@@ -1,6 +1,7 @@
-//! The timing model beside published times of whole kernels. Two of them also gave constants of the model: the addition on
-//! 48 cores with tiles of 4096 a core's rates from and to HBM, and the copies of 128 bytes the least cycles of a copy. The
-//! time that a task takes beside its cores comes from the additions on one core and past L2. All others gave nothing.
+//! The timing model beside published times of whole kernels. Two of them also gave constants of the model:
+//! the addition on 48 cores with tiles of 4096 a core's rates from and to HBM, and the copies of 128 bytes
+//! the least cycles of a copy. The time that a task takes beside its cores comes from the additions on one
+//! core and past L2. All others gave nothing.
 
 use super::published::Published;
 use headwater_ascend::chip::{Arch, Chip};
@@ -19,8 +20,8 @@ fn time(program: &Program, blocks: u32) -> Timing {
     predict(program, chip(), &Launch { blocks, args }, &mut |_| None).unwrap()
 }
 
-/// Sum of `len` elements as asc-devkit's `add_high_performance` example does it: `slots` tiles in flight, results half
-/// a row of banks from the operands or not, inputs past L2 or not.
+/// Sum of `len` elements as asc-devkit's `add_high_performance` example does it: `slots` tiles in flight,
+/// results half a row of banks from the operands or not, inputs past L2 or not.
 pub(super) fn add(len: u64, tile: u64, slots: u64, streamed: bool, apart: bool) -> Program {
     let mut k = Builder::new("add", Arch::A2, Unit::Vector);
     let (x, y) = (k.input("x", Elem::F16, len), k.input("y", Elem::F16, len));
@@ -99,7 +100,8 @@ fn add_beside_its_published_times() {
     }
 }
 
-/// Copies a matrix of `size` × `size` f16 into UB, in tiles of `rows` × `cols`, `passes` times over `slices` bands of rows.
+/// Copies a matrix of `size` × `size` f16 into UB, in tiles of `rows` × `cols`, `passes` times over `slices`
+/// bands of rows.
 pub(super) fn copy_in(size: u64, [rows, cols]: [u64; 2], passes: u64, slices: u64) -> Program {
     let mut k = Builder::new("copy_in", Arch::A2, Unit::Vector);
     let x = k.input("x", Elem::F16, size * size);
@@ -131,9 +133,9 @@ fn copies_beside_their_published_times() {
     }
 }
 
-/// `x / (1 + exp(-1.595769 (x + 0.044715 x³)))` in f32 as asc-devkit's `matmul_gelu_high_performance` computes it: eight
-/// functions in the buffer of the results. Its README does not state the schedule of this kernel alone; its busy times overlap, so
-/// ours has two tiles of 32 × 256 in flight.
+/// `x / (1 + exp(-1.595769 (x + 0.044715 x³)))` in f32 as asc-devkit's `matmul_gelu_high_performance`
+/// computes it: eight functions in the buffer of the results. Its README does not state the schedule of this
+/// kernel alone; its busy times overlap, so ours has two tiles of 32 × 256 in flight.
 pub(super) fn gelu(size: u64) -> Program {
     let mut k = Builder::new("gelu", Arch::A2, Unit::Vector);
     let (input, output) = (k.input("x", Elem::F32, size * size), k.output("y", Elem::F32, size * size));

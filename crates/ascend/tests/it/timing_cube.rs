@@ -1,7 +1,7 @@
 //! The timing model beside published times of kernels on the cube cores: products of asc-devkit's
-//! `matmul_high_performance` and copies into L1 of its `data_copy`. Schedules are those of the examples' READMEs. No
-//! constant of the model comes from these rows, but the least cycles of a copy and a task's time beside its cores come from
-//! rows of `timing` that are of the same examples.
+//! `matmul_high_performance` and copies into L1 of its `data_copy`. Schedules are those of the examples'
+//! READMEs. No constant of the model comes from these rows, but the least cycles of a copy and a task's time
+//! beside its cores come from rows of `timing` that are of the same examples.
 
 use super::published::Published;
 use headwater_ascend::chip::{Arch, Chip};
@@ -33,7 +33,7 @@ pub(super) struct Schedule {
     pub steps: [u64; 2],
     /// Copies in flight for each operand.
     pub slots: u64,
-    /// Parts of a that are multiplied one after the other, so that L2 keeps b.
+    /// Parts of a that are multiplied sequentially, so that L2 keeps b.
     pub parts: u64,
 }
 
@@ -207,8 +207,8 @@ pub(super) fn product(s: Schedule) -> Program {
     k.finish().unwrap()
 }
 
-/// Prints the published columns of a product beside their predictions: task, and the mean busy times of cube, MTE1 and
-/// MTE2.
+/// Prints the published columns of a product beside their predictions: task, and the mean busy times of cube,
+/// MTE1 and MTE2.
 fn product_beside(what: &str, timing: &Timing, [task, cube, mte1, mte2]: [f64; 4], missed: &[&str]) {
     let pipes = [(Pipe::M, cube), (Pipe::Mte1, mte1), (Pipe::Mte2, mte2)];
     Published { what, task, pipes: &pipes, missed }.beside(timing);
@@ -239,8 +239,8 @@ fn product_with_large_copies() {
     product_beside("product, large copies", &time(&product(schedule), 24), published, &["task", "mte2"]);
 }
 
-/// Eight base blocks of a and four of b a copy, a in two halves. The example's next step, a flag for each 512 bytes of sums,
-/// is not in the model: its published times are compared with the same prediction.
+/// Eight base blocks of a and four of b a copy, a in two halves. The example's next step, a flag for each 512
+/// bytes of sums, is not in the model: its published times are compared with the same prediction.
 #[test]
 fn product_with_larger_copies_in_two_parts() {
     let schedule = Schedule { cores: 4, single: [1024, 1536], steps: [8, 4], slots: 2, parts: 2 };
@@ -359,9 +359,9 @@ pub(super) fn ours(transposed: bool) -> Program {
     matmul(Arch::A2, &shape).unwrap()
 }
 
-/// Ours, both operands as they lie: no slower than the published kernel, and the cube is busy for 85 % of
-/// the cores' time at least. Predicted, not measured, and at L2's 5 TB/s: at 3.4 the cube is busy for less
-/// (`timing_rates`).
+/// Ours, both operands in their own layout: no slower than the published kernel, and the cube is busy for 85
+/// % of the cores' time at least. Predicted, not measured, and at L2's 5 TB/s: at 3.4 the cube is busy for
+/// less (`timing_rates`).
 #[test]
 fn our_product_keeps_the_cube_busy() {
     for transposed in [false, true] {

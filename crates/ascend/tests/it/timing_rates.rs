@@ -1,5 +1,5 @@
-//! Times at other rates of L2 than the model's 5 TB/s: what published copies sustain is less. Prints the tables of
-//! `docs/ascend-timing.md`:
+//! Times at other rates of L2 than the model's 5 TB/s: what published copies sustain is less. Prints the
+//! tables of `docs/ascend-timing.md`:
 //!
 //! `cargo test --release -p headwater-ascend --test it timing_rates:: -- --ignored --nocapture`
 

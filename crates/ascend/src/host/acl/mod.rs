@@ -1,8 +1,8 @@
 //! The C interface of CANN, as far as this machine has it.
 //!
-//! Versions differ in what they can do, and a version number does not say it: 310P, custom builds and mixed
-//! installations all deviate. So every function is looked up by name, once, and a group of functions that
-//! is there as a whole is a rung of a ladder. The newest rung of launching and of loading that is there is used:
+//! Versions differ in their capabilities, and the version number does not state them: 310P, custom builds and
+//! mixed installations all deviate. So every function is looked up by name, once, and each complete group of
+//! functions is a rung of a ladder. The newest available rung of launching and of loading is used:
 //!
 //! | rung | functions | since CANN |
 //! |---|---|---|
@@ -12,7 +12,7 @@
 //! | [`LaunchRung::DeviceArgs`] | `aclrtLaunchKernel`, arguments in device memory | 8.0 |
 //! | [`LaunchRung::Runtime`] | `rtKernelLaunch` of libruntime | before |
 //!
-//! Beside these, launches are recorded and replayed by `aclmdlRI…` where that is there (8.1; on 310P 9.0).
+//! Launches are also captured and replayed by `aclmdlRI…` where it exists (8.1; on 310P 9.0).
 //!
 //! This module and its siblings that call through the table hold all `unsafe` of the host side.
 #![allow(unsafe_code)]
@@ -172,7 +172,7 @@ impl Acl {
         })
     }
 
-    /// Ways to load a binary that are there, in the order of [`LoadRung`].
+    /// Available ways to load a binary, in the order of [`LoadRung`].
     pub fn load_rungs(&self) -> Vec<LoadRung> {
         let acl = self.binaries.is_some();
         [
@@ -186,7 +186,7 @@ impl Acl {
         .collect()
     }
 
-    /// Ways to launch a kernel that are there, newest first.
+    /// Available ways to launch a kernel, newest first.
     pub fn launch_rungs(&self) -> Vec<LaunchRung> {
         let loads = self.load_rungs().iter().any(|&r| r != LoadRung::Runtime);
         let there = |rung: LaunchRung| match rung {
@@ -202,8 +202,8 @@ impl Acl {
     /// The vendor's text for the last failure of this thread; empty where there is none.
     pub(super) fn recent_message(&self) -> String {
         let Some(messages) = self.messages else { return String::new() };
-        // SAFETY: takes nothing; gives null or a string that ends with 0 and is good until the next such call of
-        // this thread, and the text is copied at once.
+        // SAFETY: takes nothing; gives null or a string that ends with 0 and is good until the next such call
+        // of this thread, and the text is copied at once.
         let text = unsafe {
             let text = (messages.aclGetRecentErrMsg)();
             if text.is_null() {

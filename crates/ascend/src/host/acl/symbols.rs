@@ -1,5 +1,5 @@
-//! Functions of the vendor's libraries, found by name and grouped by what they make possible. A group is there as a
-//! whole or not at all, so that a caller never meets half a rung.
+//! Functions of the vendor's libraries, found by name and grouped by what they make possible. A group exists
+//! completely or not at all, so that a caller never meets half a rung.
 
 use super::types::*;
 use crate::host::codes::Status;
@@ -118,7 +118,8 @@ functions! {
         fn aclrtGetHardwareSyncAddr(address: *mut *mut c_void) -> Status;
     }
 
-    /// Work that is recorded from a stream and run again by one call (8.1 and later on A2 and A3, 9.0 on 310P).
+    /// Work that is recorded from a stream and run again by one call (8.1 and later on A2 and A3, 9.0 on
+    /// 310P).
     Capture {
         fn aclmdlRICaptureBegin(stream: StreamHandle, mode: u32) -> Status;
         fn aclmdlRICaptureEnd(stream: StreamHandle, graph: *mut GraphHandle) -> Status;

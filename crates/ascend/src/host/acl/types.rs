@@ -14,10 +14,10 @@ macro_rules! handles {
             pub const NULL: $name = $name(std::ptr::null_mut());
         }
 
-        // SAFETY: a token that is never dereferenced on this side. CANN takes it on every thread whose current
-        // context is the one it was made in, and wrappers set that context before each call.
+        // SAFETY: a token that is never dereferenced on this side. CANN takes it on every thread whose
+        // current context is the one it was made in, and wrappers set that context before each call.
         unsafe impl Send for $name {}
-        // SAFETY: as above; a shared reference gives nothing but a copy of the token.
+        // SAFETY: as above; a shared reference gives only a copy of the token.
         unsafe impl Sync for $name {}
     )*};
 }
@@ -84,7 +84,7 @@ pub const EVENT_COMPLETE: u32 = 1;
 
 /// Magic word of a binary, by the kind of core it runs on.
 pub mod magic {
-    /// Cube and vector together, and every binary of 310P.
+    /// Cube and vector cores in one kernel, and every binary of 310P.
     pub const AICORE: u32 = 0x4355_4245;
     /// Vector cores alone.
     pub const VECTOR: u32 = 0x4141_5246;
@@ -122,7 +122,7 @@ pub struct LaunchAttribute {
     pub value: [u32; 4],
 }
 
-/// Attribute of a launch: 1 starts all blocks together, which a barrier over all of them needs.
+/// Attribute of a launch: 1 starts all blocks simultaneously, which a barrier over all of them needs.
 pub const LAUNCH_SCHEDULE: u32 = 1;
 
 /// `aclrtLaunchKernelCfg`.
@@ -149,7 +149,7 @@ pub struct RuntimeBinary {
 
 /// `aclrtDevAttr`: cores and memory of a device, by `aclrtGetDeviceInfo`.
 pub mod device_attr {
-    /// AI cores; cube cores where cube and vector are apart.
+    /// AI cores; cube cores where cube and vector are separate.
     pub const AI_CORES: u32 = 101;
     /// Vector cores.
     pub const VECTOR_CORES: u32 = 201;

@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | `libacl_rtc.so` in this process | A2, A3 | 8.3 |
 //! | `bisheng --npu-arch=…` as a child process | all | 8.5 |
-//! | `ccec` and `ld.lld` as child processes | all; on A2 cube and vector apart | 8.0 |
+//! | `ccec` and `ld.lld` as child processes | all; on A2 cube and vector separately | 8.0 |
 //!
 //! Kernels place their own flags and barriers, which the simulator proves. So `--cce-auto-sync`, by which the
-//! compiler adds its own, is left out unless it is asked for.
+//! compiler adds its own, is passed only on request.
 
 mod child;
 mod library;
@@ -25,7 +25,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Kernels that are compiled together.
+/// Kernels of one compilation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CompileUnit {
     /// Name, of which the files' names are made: letters, digits, `_`.
@@ -49,13 +49,13 @@ pub struct CompilerOptions {
     pub limit: Duration,
     /// True if the compiler adds synchronisation of its own.
     pub auto_sync: bool,
-    /// True if the library is used where it is there.
+    /// True if the library is used where it exists.
     pub in_process: bool,
 }
 
 impl CompilerOptions {
-    /// The defaults: the user's cache folder (`HEADWATER_CACHE`, `XDG_CACHE_HOME` or `~/.cache`), a child for each
-    /// processor.
+    /// The defaults: the user's cache folder (`HEADWATER_CACHE`, `XDG_CACHE_HOME` or `~/.cache`), a child for
+    /// each processor.
     pub fn from_env() -> CompilerOptions {
         let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
         let cache = folder("HEADWATER_CACHE")
@@ -108,10 +108,11 @@ pub struct Compiled {
 }
 
 impl Compiler {
-    /// The compiler of an installation: in the process on A2 where the library is there, else as a child process.
+    /// The compiler of an installation: in the process on A2 where the library exists, else as a child
+    /// process.
     ///
     /// # Errors
-    /// [`Error::NoCompiler`] with what was looked for.
+    /// [`Error::NoCompiler`] with the tools that were searched for.
     pub fn find(installation: &Installation, arch: Arch, options: CompilerOptions) -> Result<Compiler> {
         let library =
             installation.library("libacl_rtc.so").filter(|_| options.in_process && arch == Arch::A2);
@@ -150,7 +151,7 @@ impl Compiler {
         }
     }
 
-    /// True if it compiles kernels of cube and vector cores together.
+    /// True if it compiles kernels that use both cube and vector cores.
     pub fn joins_cores(&self) -> bool {
         self.arch == Arch::A2 && !matches!(self.tool, Tool::Parts { .. })
     }
@@ -158,8 +159,8 @@ impl Compiler {
     /// Compiles units that the cache has not, several at a time.
     ///
     /// # Errors
-    /// [`Error::Compile`] of the first unit that fails, with the kernel and what the compiler said;
-    /// [`Error::NoCompiler`] for cube and vector together where the compiler cannot; [`Error::File`].
+    /// [`Error::Compile`] of the first unit that fails, with the kernel and the compiler's messages;
+    /// [`Error::NoCompiler`] for kernels of cube and vector cores where the compiler cannot; [`Error::File`].
     pub fn compile(&self, units: &[CompileUnit]) -> Result<Compiled> {
         let start = Instant::now();
         let (next, fresh) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -184,7 +185,7 @@ impl Compiler {
             }
             work();
         });
-        // Units behind one that failed may have no result: the failure comes first, whichever it is.
+        // Units after a failed one may have no result: the first failure is reported.
         let mut binaries = Vec::with_capacity(units.len());
         let results = results.into_iter().map(|r| r.into_inner().unwrap_or_else(PoisonError::into_inner));
         let (mut done, mut failed) = (0, None);
@@ -275,8 +276,8 @@ impl Compiler {
     }
 }
 
-/// Flags of `ccec` for one kind of core: everything but folders of headers, source and output. `None` for cube and
-/// vector cores of A2 together, which it compiles apart.
+/// Flags of `ccec` for one kind of core: everything but folders of headers, source and output. `None` for
+/// cube and vector cores of A2 in one kernel, which it compiles separately.
 pub fn ccec_flags(arch: Arch, core: CoreKind) -> Option<Vec<&'static str>> {
     let (target, backend) = match (arch, core) {
         (Arch::P310, _) => ("--cce-aicore-arch=dav-m200", BACKEND_P310),

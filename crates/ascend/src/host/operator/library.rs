@@ -59,7 +59,7 @@ impl Functions {
 struct Libraries {
     path: PathBuf,
     all: Vec<&'static libloading::Library>,
-    /// The error of one that is there and does not open.
+    /// The error of one that exists and does not open.
     closed: Option<Error>,
 }
 
@@ -86,7 +86,8 @@ impl Libraries {
         Ok(Libraries { path, all, closed })
     }
 
-    /// A group of functions, from the library that has it. Where none has, one that does not open is to blame.
+    /// A group of functions, from the library that has it. Where none has, one that does not open is to
+    /// blame.
     fn group<T>(&self, find: impl Fn(&libloading::Library) -> Result<T, &'static str>) -> Result<T> {
         let mut lacks = "";
         for library in &self.all {
@@ -123,7 +124,7 @@ pub fn offered(installation: &Installation) -> Result<Vec<(&'static str, Option<
 }
 
 impl Operators {
-    /// Opens the libraries of an installation, and asks for sums whose order does not depend on cores.
+    /// Opens the libraries of an installation, and requests sums whose order does not depend on cores.
     ///
     /// # Errors
     /// [`Error::Library`] or [`Error::Symbol`] if there is no operator at all, the device's first error.
@@ -277,7 +278,7 @@ impl Drop for Parts {
         let (runtime, f) = (device.runtime(), &self.operators.operands);
         device.set_context();
         for part in self.list.drain(..).rev() {
-            // SAFETY: made by the library and destroyed once; the executor that used it is gone.
+            // SAFETY: made by the library and destroyed once; the executor that used it was destroyed.
             let (call, status) = unsafe {
                 match part {
                     Part::Tensor(handle) => ("aclDestroyTensor", (f.aclDestroyTensor)(handle)),

@@ -1,9 +1,9 @@
-//! Operators of the vendor's library (aclnn), each called in two phases: the first prepares an executor and says how much
-//! workspace it needs, the second gives the work to a stream.
+//! Operators of the vendor's library (aclnn), each called in two phases: the first prepares an executor and
+//! says how much workspace it needs, the second gives the work to a stream.
 //!
-//! An executor serves one call, unless the library lets it be made repeatable. Then it is kept with the addresses that it
-//! was prepared for, and later calls are second phases alone. Where the library refuses that, or refuses such a later
-//! call, every call has both phases.
+//! An executor serves one call, unless the library lets it be made repeatable. Then it is kept with the
+//! addresses that it was prepared for, and later calls are second phases alone. Where the library refuses
+//! that, or refuses such a later call, every call has both phases.
 #![allow(unsafe_code)]
 
 mod library;
@@ -52,7 +52,7 @@ impl Drop for Executor {
     }
 }
 
-/// Workspace of operators, which grows as they ask for it. Calls of one stream share it, one after the other.
+/// Workspace of operators, which grows on demand. Calls of one stream share it sequentially.
 #[derive(Debug)]
 pub struct Workspace {
     device: Arc<Device>,
@@ -109,8 +109,8 @@ impl Operator {
     /// Asks the library for a call: prepares it once, to see if it does and how much workspace it needs.
     ///
     /// # Errors
-    /// [`Error::Symbol`] where the library lacks the operator, [`Error::Call`] where it refuses, the device's first
-    /// error.
+    /// [`Error::Symbol`] where the library lacks the operator, [`Error::Call`] where it refuses, the device's
+    /// first error.
     pub fn new(operators: &Arc<Operators>, call: Call) -> Result<Operator> {
         let mut this = Operator {
             operators: operators.clone(),
@@ -138,8 +138,8 @@ impl Operator {
     /// Computes: an address for each operand, in order with the stream. Returns before it is done.
     ///
     /// # Errors
-    /// [`Error::Usage`] for operands outside of their memory or of another device, [`Error::Call`] if a call is refused,
-    /// the device's first error.
+    /// [`Error::Usage`] for operands outside of their memory or of another device, [`Error::Call`] if a call
+    /// is refused, the device's first error.
     pub fn run(
         &self,
         stream: &Stream,
@@ -192,7 +192,7 @@ impl Operator {
         Ok(executor)
     }
 
-    /// Gives up repeated calls; false if this was none.
+    /// Releases repeatable executors; false if this was none.
     fn forget(&self, executor: &Arc<Mutex<Executor>>) -> bool {
         let repeatable = lock(executor).repeatable;
         self.once.store(true, Ordering::SeqCst);

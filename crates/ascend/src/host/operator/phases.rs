@@ -18,7 +18,8 @@ const ANY_DISTANCE: i64 = i32::MAX as i64;
 const LAYOUT: &std::ffi::CStr = c"BNSD";
 
 impl Executor {
-    /// The second phase: gives the work to a stream. An executor for one call is used up, whatever comes of it.
+    /// The second phase: gives the work to a stream. An executor for one call is used up, whatever comes of
+    /// it.
     pub(super) fn call(
         &mut self,
         call: &Call,
@@ -36,8 +37,9 @@ impl Executor {
         macro_rules! second {
             ($group:ident, $name:ident) => {{
                 let f = functions.$group.as_ref().map_err(Error::clone)?;
-                // SAFETY: executor and stream are alive. The workspace has as many bytes as were asked for; the
-                // stream's notes hold it, the operands' memory and the executor until the work is done.
+                // SAFETY: executor and stream are alive. The workspace has as many bytes as the prepare call
+                // requested; the stream's notes hold it, the operands' memory and the executor until the work
+                // is done.
                 unsafe { (f.$name)(memory, self.workspace, handle, stream) }
             }};
         }
@@ -64,8 +66,8 @@ pub(super) fn first(
     let functions = &operators.functions;
     let none = TensorHandle::NULL;
     let wrong = || Error::Usage(format!("{} of {} operands", function.name(), t.len()));
-    // SAFETY, of each call: tensors, scalars and arrays are alive as long as the executor. One number and one handle are
-    // written. Operands that the operator does not ask for are null, as its reference has it.
+    // SAFETY, of each call: tensors, scalars and arrays are alive as long as the executor. One number and one
+    // handle are written. Operands that the operator does not use are null, as its reference has it.
     Ok(match (function, t) {
         (Function::Matmul, &[a, b, out]) => {
             let f = functions.matmul.as_ref().map_err(Error::clone)?;
@@ -215,7 +217,7 @@ pub(super) fn first(
     })
 }
 
-/// The mask among attention's operands, and those behind it.
+/// The mask among attention's operands, and those after it.
 fn masked<'a>(of: &Attention, rest: &'a [TensorHandle]) -> Option<(TensorHandle, &'a [TensorHandle])> {
     if of.masked {
         rest.split_first().map(|(mask, rest)| (*mask, rest))

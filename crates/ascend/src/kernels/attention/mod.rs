@@ -1,15 +1,15 @@
 //! Attention by cube and vector cores together, with an online softmax (A2; Dao 2022, "FlashAttention").
 //!
-//! A group of a cube core and its two vector cores has a task: a band of queries of one head, half of it for each vector
-//! core. Keys come in tiles. The cube writes a tile's scores, f32, into a ring in memory; the vector cores write its
-//! weights, `exp(score - maximum so far)`, into another; the cube writes their product with the values into a third. The
-//! vector cores add products up in f32, scaled down when a maximum has grown, and divide at the end. The cube is one
-//! tile ahead, also from task to task. A row is summed in the order of its tiles, whatever core has it: the bits are the same
-//! for any number of blocks.
+//! A group of a cube core and its two vector cores has a task: a band of queries of one head, half of it for
+//! each vector core. Keys come in tiles. The cube writes a tile's scores, f32, into a ring in memory; the
+//! vector cores write its weights, `exp(score - maximum so far)`, into another; the cube writes their product
+//! with the values into a third. The vector cores add products up in f32, scaled down when a maximum has
+//! grown, and divide at the end. The cube is one tile ahead, also from task to task. A row is summed in the
+//! order of its tiles, whatever core has it: the bits are the same for any number of blocks.
 //!
-//! Three flags between cores order all accesses to the rings of two places. Scores of a tile overwrite those of the tile two
-//! before it: the cube has then waited for that tile's weights, which were computed from them. The same goes
-//! for weights and for products, by the flag that comes next.
+//! Three flags between cores order all accesses to the rings of two places. Scores of a tile overwrite those
+//! of the tile two before it: the cube has then waited for that tile's weights, which were computed from
+//! them. The same goes for weights and for products, by the flag that comes next.
 
 mod cube;
 mod vector;
@@ -65,7 +65,8 @@ pub struct Attention {
     pub widths: [u64; 2],
     /// Places of queries, keys, values and results.
     pub places: [HeadRows; 4],
-    /// From one head and sample of the largest scores, and of the denominators, to the next; rows are contiguous.
+    /// From one head and sample of the largest scores, and of the denominators, to the next; rows are
+    /// contiguous.
     pub numbers: [u64; 2],
     /// Factor on the scores.
     pub scale: f32,
@@ -82,8 +83,9 @@ impl Attention {
         let matrices = self.samples.saturating_mul(self.heads[0]);
         let time = |rows: u64| {
             let rounds = matrices.saturating_mul(queries.div_ceil(2 * rows)).div_ceil(self.blocks.max(1));
-            // Cycles of 64 scores on the vector unit, and 2700 bytes a cycle of L2: scores and weights go there and
-            // back, keys and values are read for each band. 3000 cycles a task until its pipes are full.
+            // Cycles of 64 scores on the vector unit, and 2700 bytes a cycle of L2: scores and weights go
+            // there and back, keys and values are read for each band. 3000 cycles a task until its pipes are
+            // full.
             let vector = rounds as f64 * rows as f64 * keys as f64 * 12.0 / 64.0;
             let bytes = 12.0 + self.widths.iter().sum::<u64>() as f64 / rows as f64;
             let memory = matrices as f64 * queries as f64 * keys as f64 * bytes / 2700.0;
@@ -106,15 +108,16 @@ impl Attention {
     }
 }
 
-/// `softmax(scale · q · kᵀ) · v` of every head, and each row's largest score and sum of exponentials less that.
+/// `softmax(scale · q · kᵀ) · v` of every head, and each row's largest score and sum of exponentials less
+/// that.
 ///
-/// Parameters: the address to synchronise by; `q`, `k`, `v`, `out`; `largest` and `denominators`, f32; `scores`
-/// \[blocks, 2, band, 512\] f32, `weights` likewise in the operands' type, `products` \[blocks, 2, band, width of a
-/// value\] f32: workspace.
+/// Parameters: the address to synchronise by; `q`, `k`, `v`, `out`; `largest` and `denominators`, f32;
+/// `scores` \[blocks, 2, band, 512\] f32, `weights` likewise in the operands' type, `products` \[blocks, 2,
+/// band, width of a value\] f32: workspace.
 ///
 /// # Errors
-/// `Unsupported` for another chip or types. `Range` for empty shapes, heads that are no multiples of 16 elements or have more
-/// than 128, rows that are too far apart, operands beyond i32 and a single query.
+/// `Unsupported` for another chip or types. `Range` for empty shapes, heads that are no multiples of 16
+/// elements or have more than 128, rows whose stride is too large, operands beyond i32 and a single query.
 pub fn attention(arch: Arch, shape: &Attention) -> Result<Program> {
     let name = format!("attention_{}", shape.elem);
     check(arch, shape, &name)?;
@@ -219,8 +222,8 @@ struct Task {
 }
 
 impl Kernel {
-    /// Runs `work` for each task of a group of cores. Long ones come first; every other round goes back through the
-    /// groups, so that they end together.
+    /// Runs `work` for each task of a group of cores. Long ones come first; every other round goes back
+    /// through the groups, so that they end at the same time.
     fn tasks(&self, k: &mut Builder, group: &Scalar, work: impl FnOnce(&mut Builder, &Task)) {
         let Attention { samples, heads, lens, causal, .. } = self.shape;
         let band = 2 * self.rows;

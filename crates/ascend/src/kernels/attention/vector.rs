@@ -6,7 +6,7 @@ use crate::kernel::{
     Unary, VarId, Vector, View,
 };
 
-/// Rows of scores that are computed together.
+/// Rows of scores per computation.
 const ROWS: u64 = 16;
 /// Elements of a place in UB for scores or products, and for weights or results.
 const PLACE: u64 = ROWS * TILE;
@@ -15,7 +15,7 @@ const LANES: u64 = 64;
 const BLOCK: u64 = 8;
 /// Stands for minus infinity, where differences must be numbers.
 const LOW: f32 = -3e38;
-/// Flag of the room of largest scores and denominators.
+/// Flag of the buffer of largest scores and denominators.
 const NUMBERS: i64 = 2;
 
 /// Buffers and counters.
@@ -194,7 +194,7 @@ impl Softmax<'_> {
         slot
     }
 
-    /// Weights of a tile of which `seen` keys are there, the first of them so many before the first query.
+    /// Weights of a tile with `seen` valid keys, the first of them `place` before the first query.
     fn weights(&self, k: &mut Builder, tile: &Tile, place: &Scalar, seen: &Scalar, ahead: &Scalar) {
         let all = || Over::count(self.kernel.rows);
         k.if_(tile.ends[0].clone(), |k| {
@@ -265,11 +265,11 @@ impl Softmax<'_> {
         k.barrier(Barrier::V);
     }
 
-    /// Fills scores of keys that no query sees, or that those of the rows do not see: the first row sees the first key
-    /// and `ahead` more.
+    /// Fills scores of keys that no query sees, or that those of the rows do not see: the first row sees the
+    /// first key and `ahead` more.
     fn mask(&self, k: &mut Builder, x: &View, members: &Scalar, seen: &Scalar, ahead: &Scalar) {
         let pitch = TILE as u32 / BLOCK as u32;
-        // Keys behind the last lie in the last block too: their number is known.
+        // The last block also has keys past the last one: their number is known.
         let last = self.kernel.shape.lens[1] % TILE;
         let odd = last % BLOCK;
         if odd != 0 {
@@ -315,7 +315,7 @@ impl Softmax<'_> {
         k.barrier(Barrier::V);
     }
 
-    /// `x = op(x, spread number of the row)` for rows of so many columns that lie `pitch` apart.
+    /// `x = op(x, spread number of the row)` for rows of so many columns with stride `pitch`.
     fn by_row(&self, k: &mut Builder, op: Binary, x: &View, [columns, pitch]: [u64; 2], members: &Scalar) {
         for column in (0..columns).step_by(LANES as usize) {
             let own: Vector = x.add(column).strided(1, (pitch / BLOCK) as u32);

@@ -1,5 +1,5 @@
-//! The lower rungs: every gradient is added to its row by an atomic copy, to a table in f32 that is rounded at the end.
-//! The order of sums is that in which cores come: two runs may differ in the last bits.
+//! The lower rungs: every gradient is added to its row by an atomic copy, to a table in f32 that is rounded
+//! at the end. The order of sums is that in which cores come: two runs may differ in the last bits.
 
 use super::super::copies::{read, write};
 use super::super::indices::{not_inside, read_indices};
@@ -16,7 +16,7 @@ use crate::kernel::{
 pub(super) const LARGE: u64 = 8 << 10;
 /// Rows of a large copy at most.
 const ROWS: u64 = 16;
-/// Indices that lie in UB at a time.
+/// Indices that UB holds at a time.
 const INDICES: u64 = 2048;
 
 /// The share of a gradient that one copy moves.
@@ -152,7 +152,7 @@ fn add(arch: Arch, shape: &EmbeddingGrad, copies: Copies) -> Result<Program> {
     k.finish()
 }
 
-/// Copies rows into UB, `pitch` elements apart.
+/// Copies rows into UBwith a stride of `pitch` elements.
 fn read_rows(k: &mut Builder, into: View, from: View, rows: &Scalar, [dim, pitch]: [u64; 2]) {
     let elem = into.elem;
     let (blocks, apart) = (dim.div_ceil(elem.per_block()), pitch / elem.per_block());

@@ -36,7 +36,7 @@ pub(super) fn program(part: &Partition) -> Result<Program> {
         let here = k.let_("here", here.min(Scalar::from(rows) - row.clone()).max(0));
         let joined = begun.min(ended).min(here.clone());
         k.if_(joined.ne(0), |k| {
-            // The first task that has a part of the range: those behind it begin within the range.
+            // The first task that has a part of the range: later ones begin within the range.
             k.set(from, task.clone() - 1);
             k.set(goes, 1);
             k.while_(goes, |k| {

@@ -1,5 +1,5 @@
-//! Sorted positions as a task reads them: from slices that another launch has sorted, or from the only one, which each
-//! core sorts for itself.
+//! Sorted positions as a task reads them: from slices that another launch has sorted, or from the only one,
+//! which each core sorts for itself.
 
 use super::super::copies::read;
 use super::REPORT;
@@ -55,7 +55,7 @@ impl<'a> Lists<'a> {
             }
             false => {
                 let lists = k.input("lists", Elem::I32, slices * part.slice);
-                // Copies of whole blocks reach behind a slice's last key.
+                // Copies of whole blocks reach past a slice's last key.
                 k.slack(lists, Elem::I32.per_block());
                 let edges = k.input("edges", Elem::I32, slices * part.all_edges);
                 let keys = k.ub("keys", Elem::I32, KEYS);
@@ -119,8 +119,8 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// The number of ranges that end before a share of the work: each range is `range` rows and its positions, in this
-    /// order: positions, rows.
+    /// The number of ranges that end before a share of the work: each range is `range` rows and its
+    /// positions, in this order: positions, rows.
     pub fn range(&self, k: &mut Builder, share: &Scalar) -> Scalar {
         let (range, ranges) = (self.part.range, self.part.ranges);
         match &self.source {
@@ -148,7 +148,8 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// Reads the positions of a task, which takes the work between two shares: ranges as [`Lists::range`] has them.
+    /// Reads the positions of a task, which takes the work between two shares: ranges as [`Lists::range`] has
+    /// them.
     pub fn read(&self, k: &mut Builder, ranges: &[Scalar; 2], shares: &[Scalar; 2]) -> [Cut; 2] {
         let part = self.part;
         match &self.source {
@@ -173,8 +174,8 @@ impl<'a> Lists<'a> {
         [Cut { range: first, skip: before }, Cut { range: last, skip: within }]
     }
 
-    /// Positions of the task's range `at`, which is range `range` of all, that lie before a share. Ranges of few positions
-    /// are not divided.
+    /// Positions of the task's range `at`, which is range `range` of all, that precede a share. Ranges of few
+    /// positions are not divided.
     fn skip(&self, k: &mut Builder, at: &Scalar, range: &Scalar, share: &Scalar) -> Scalar {
         let Some(heavy) = self.part.heavy else { return 0.into() };
         let before = self.total(k, self.edges, self.part.edges, at);
@@ -185,7 +186,8 @@ impl<'a> Lists<'a> {
         k.let_("skip", skip.max(0).min(own) * divided)
     }
 
-    /// Leaves out the positions before the first range's cut and behind the last one's, and brings the others' keys.
+    /// Leaves out the positions before the first range's cut and after the last one's, and loads the others'
+    /// keys.
     fn trim(&self, k: &mut Builder, ended: &Scalar, skips: &[Scalar; 2]) {
         let part = self.part;
         if part.own && part.heavy.is_none() {

@@ -1,11 +1,13 @@
 //! Gradient of an embedding's table, dense: ATen's `embedding_dense_backward`.
 //!
-//! Positions are sorted by row first, so that each core visits only the positions of rows that it sums. Sums are f32 in UB,
-//! rounded once. Rows and positions are divided evenly over the cores as in merge-based products of sparse matrices
-//! (Merrill and Garland 2016): also a row of many positions is summed by several cores, whose partial sums are added in
-//! order. No sum is atomic, so the bits are the same for any number of blocks.
+//! Positions are sorted by row first, so that each core visits only the positions of rows that it sums. Sums
+//! are f32 in UB, rounded once. Rows and positions are divided evenly over the cores as in merge-based
+//! products of sparse matrices (Merrill and Garland 2016): also a row of many positions is summed by several
+//! cores, whose partial sums are added in order. No sum is atomic, so the bits are the same for any number of
+//! blocks.
 //!
-//! Below that stand the rungs of a ladder, from a row at a time with atomic sums on ([`Rung`]); benchmarks climb it.
+//! The alternatives to it are the rungs of a ladder, from a row at a time with atomic sums on ([`Rung`]);
+//! benchmarks climb it.
 
 mod atomic;
 mod join;
@@ -74,7 +76,7 @@ pub enum Operand {
     Table,
     /// Reports of wrong indices, eight i32 each.
     Fault,
-    /// So many bytes behind the beginning of the workspace.
+    /// Offset in bytes from the beginning of the workspace.
     Workspace(u64),
 }
 
@@ -89,7 +91,7 @@ pub struct Stage {
     pub blocks: u32,
 }
 
-/// Launches, one after the other.
+/// A sequence of launches.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Stages {
     /// The launches.
@@ -115,14 +117,15 @@ impl Stages {
 
 /// `grad_table[index[i], :] += grad[i, :]` for i = 0, 1, … below n, onto zeros.
 ///
-/// Indices outside 0 to r - 1 add nothing. Reports of them ([`Operand::Fault`]) have their number, the position of the
-/// first or -1, that index as i64 or 0, then zeros. The host has to look at them. The rungs below
-/// [`Rung::Grouped`] make none. Without indices the table is zeros, and there is no report either.
+/// Indices outside 0 to r - 1 add nothing. Reports of them ([`Operand::Fault`]) have their number, the
+/// position of the first or -1, that index as i64 or 0, then zeros. The host has to look at them. The rungs
+/// below [`Rung::Grouped`] make none. Without indices the table is zeros, and there is no report either.
 ///
 /// # Errors
-/// `Unsupported` for other types. `Range` for a table without elements, or more rows or indices than keys of 31 bits and
-/// the kernels' buffers have room for. `Alignment` on 310P, which has no copy of part of 32 bytes: for a table of less
-/// than 32 bytes, and for rows that are no multiple of them on the rungs below [`Rung::Grouped`].
+/// `Unsupported` for other types. `Range` for a table without elements, or more rows or indices than keys of
+/// 31 bits and the kernels' buffers can hold. `Alignment` on 310P, which has no copy of part of 32 bytes: for
+/// a table of less than 32 bytes, and for rows that are no multiple of them on the rungs below
+/// [`Rung::Grouped`].
 pub fn embedding_grad(arch: Arch, shape: &EmbeddingGrad, rung: Rung) -> Result<Stages> {
     check(arch, shape)?;
     let mut stages = Stages { stages: Vec::new(), workspace: 0 };
@@ -148,7 +151,7 @@ fn grouped(part: &Partition, stages: &mut Stages) -> Result<()> {
     let units = part.tasks * part.tiles;
     let cores = u64::from(part.shape.cores);
     if part.ragged {
-        // Rows that are no whole blocks are added to zeros.
+        // Rows that are not a multiple of a block are added to zeros.
         let zeros =
             atomic::zeros(part.arch, part.shape.elem, part.shape.rows * part.shape.dim, atomic::LARGE)?;
         stages.push(zeros, &[Operand::Table], cores);

@@ -1,9 +1,9 @@
 //! The division of the work: slices of indices, ranges of rows, and tasks of about as much work each.
 //!
-//! A key is a row and a position within a slice, in the 31 bits of a positive i32. Rows count from 1: position keys of
-//! the padding row have row 0, those of wrong indices come behind the last row. A *range* is as many rows as have sums in
-//! UB at a time. A *task* has ranges and positions that cost as much as any other task's, where a row costs as much
-//! as a position.
+//! A key is a row and a position within a slice, in the 31 bits of a positive i32. Rows count from 1:
+//! position keys of the padding row have row 0, those of wrong indices follow the last row. A *range* is as
+//! many rows as have sums in UB at a time. A *task* has ranges and positions that cost as much as any other
+//! task's, where a row costs as much as a position.
 
 use super::{EmbeddingGrad, REPORT, refuse};
 use crate::chip::Arch;
@@ -16,7 +16,7 @@ const COLUMNS: u64 = 1024;
 const OWN: u64 = 4096;
 /// Slice that one core sorts for all.
 const SHARED: u64 = 2048;
-/// Longest and shortest slice: two lists of keys lie in UB; sixteen blocks are transposed at a time.
+/// Longest and shortest slice: UB holds two lists of keys; sixteen blocks are transposed at a time.
 const LONGEST: u64 = 16 << 10;
 const SHORTEST: u64 = 128;
 /// Most slices.
@@ -43,7 +43,7 @@ pub(super) struct Partition {
     /// Rows of gradients in flight, and results in flight.
     pub slots: u64,
     pub results: u64,
-    /// Rows are no whole blocks, and the chip copies nothing else.
+    /// Rows are not a multiple of a block, and the chip copies whole blocks only.
     pub ragged: bool,
     /// Columns of a tile, tiles, and elements from one row to the next in UB.
     pub width: u64,
@@ -62,7 +62,7 @@ pub(super) struct Partition {
     pub tasks: u64,
     /// Least positions of a range that tasks share; `None` where none is shared.
     pub heavy: Option<u64>,
-    /// Edges of a slice's ranges that lie in UB, and those in GM.
+    /// Edges of a slice's ranges that UB holds, and those in GM.
     pub edges: u64,
     pub all_edges: u64,
 }
@@ -240,7 +240,7 @@ mod tests {
                 cores: 48,
             };
             let part = Partition::new(Arch::A2, &shape, true).unwrap();
-            // As few as their keys have room for: each task visits all slices.
+            // The fewest that can hold their keys: each task visits all slices.
             assert!(part.tasks <= 48 * indices.div_ceil(48 * 4096).next_power_of_two(), "{part:?}");
         }
     }

@@ -20,11 +20,11 @@ pub(super) const fn rounding(arch: Arch) -> Round {
 /// The table, as rows are written to it.
 pub(super) struct Table {
     gm: Gm,
-    /// A block for the end of the table, if rows are no whole blocks.
+    /// A block for the end of the table, if rows are not a multiple of a block.
     last: Option<Buf>,
 }
 
-/// Rows of a tile: the first row and column, how many, and where they lie in UB.
+/// Rows of a tile: the first row and column, how many, and where they are in UB.
 pub(super) struct Rows<'a> {
     pub row: &'a Scalar,
     pub column: &'a Scalar,
@@ -44,7 +44,8 @@ impl Table {
         Table { gm, last }
     }
 
-    /// Writes rows; where they are no whole blocks, onto zeros. Vector and scalar unit are done with them.
+    /// Writes rows; where they are not a multiple of a block, onto zeros. Vector and scalar unit no longer
+    /// use them.
     pub fn write(&self, k: &mut Builder, part: &Partition, rows: &Rows) {
         let dim = part.shape.dim;
         let to = |row: Scalar| self.gm.at(row * dim + rows.column.clone());
@@ -52,8 +53,8 @@ impl Table {
             let to = to(rows.row.clone());
             return write_rows(k, to, rows.from.clone(), rows.rows, rows.columns, [dim, part.pitch]);
         };
-        // A block that several rows share has zeros where others have theirs. Behind the table's last whole block a row ends
-        // with the block that ends with the table.
+        // A block that several rows share has zeros where others have theirs. After the table's last whole
+        // block a row ends with the block that ends with the table.
         let block = last.elem.per_block();
         let end = part.shape.rows * dim;
         k.for_each("row", 0, rows.rows.clone(), 1, |k, i| {
@@ -90,7 +91,8 @@ pub(super) fn round(k: &mut Builder, narrow: View, sums: View, count: Scalar) {
     k.cast(narrow.strided(1, 4), sums, rounding, Over::Count(count));
 }
 
-/// Adds a row of gradients to a row of sums. `wide` has room for a row in f32, where the chip adds no such elements.
+/// Adds a row of gradients to a row of sums. `wide` can hold a row in f32, where the chip adds no such
+/// elements.
 pub(super) fn add(k: &mut Builder, sum: View, gradient: View, wide: Option<Buf>, columns: &Scalar) {
     let over = || Over::Count(columns.clone());
     match (gradient.elem, wide) {

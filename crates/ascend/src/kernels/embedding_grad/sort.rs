@@ -1,9 +1,10 @@
 //! Positions sorted by row, by the vector unit: a bitonic network (Batcher 1968) over keys in UB.
 //!
-//! Neither chip sorts i32, and the scalar unit would take 50 cycles for each step of a key. So keys lie in columns: key i
-//! of a network is in lane `i / C` of block `i % C`, for C blocks of eight. Two keys that are compared then lie in the same
-//! lane of two blocks, and an instruction compares hundreds. For the last three merges, of lanes, groups of sixteen blocks are
-//! transposed: lanes become blocks. A part that a merge needs in descending order is sorted with its sign changed.
+//! Neither chip sorts i32, and the scalar unit would take 50 cycles for each step of a key. So keys are
+//! stored in columns: key i of a network is in lane `i / C` of block `i % C`, for C blocks of eight. Two keys
+//! that are compared are then in the same lane of two blocks, and an instruction compares hundreds. For the
+//! last three merges, of lanes, groups of sixteen blocks are transposed: lanes become blocks. A part that a
+//! merge needs in descending order is sorted with its sign changed.
 
 use super::super::copies::read;
 use super::REPORT;
@@ -21,7 +22,7 @@ const EDGES: u64 = 512;
 /// Lanes of a block.
 const LANES: u64 = 8;
 
-/// Room in UB to sort a slice.
+/// Workspace in UB to sort a slice.
 pub(super) struct Sorter<'a> {
     part: &'a Partition,
     index: Gm,
@@ -33,7 +34,7 @@ pub(super) struct Sorter<'a> {
     report: Buf,
 }
 
-/// Room in UB to find edges.
+/// Workspace in UB to find edges.
 pub(super) struct Edges {
     bound: Buf,
     probe: Buf,
@@ -42,7 +43,8 @@ pub(super) struct Edges {
 
 /// Sorts the slices for all cores.
 ///
-/// Parameters: `index` \[n\], `lists` \[slices, slice\] i32, `edges` \[slices, all_edges\] i32, `fault` \[slices, 8\] i32.
+/// Parameters: `index` \[n\], `lists` \[slices, slice\] i32, `edges` \[slices, all_edges\] i32, `fault`
+/// \[slices, 8\] i32.
 pub(super) fn program(part: &Partition) -> Result<Program> {
     let unit = if part.arch.split() { Unit::Vector } else { Unit::Whole };
     let mut k = Builder::new("embedding_grad_sort", part.arch, unit);
@@ -77,7 +79,7 @@ pub(super) fn program(part: &Partition) -> Result<Program> {
 }
 
 impl<'a> Sorter<'a> {
-    /// Buffers beside the two that keys lie in.
+    /// Buffers in addition to the two that hold keys.
     pub fn new(k: &mut Builder, part: &'a Partition, index: Gm, lists: [Buf; 2]) -> Sorter<'a> {
         let piece = PIECE.min(part.slice);
         if part.arch == Arch::P310 {
@@ -188,8 +190,8 @@ impl<'a> Sorter<'a> {
         });
     }
 
-    /// Exchanges lanes and blocks in every group of sixteen blocks, or back: block x, lane l and block 2 l + x / 8, lane
-    /// x % 8.
+    /// Exchanges lanes and blocks in every group of sixteen blocks, or back: block x, lane l and block 2 l +
+    /// x / 8, lane x % 8.
     fn transpose(&self, k: &mut Builder, at: &mut usize, back: bool) {
         let (from, to) = (self.lists[*at], self.lists[1 - *at]);
         let straight = |buf: Buf| (0..16).map(|x| buf.at(x * LANES)).collect::<Vec<_>>();
@@ -203,7 +205,7 @@ impl<'a> Sorter<'a> {
         self.move_groups(k, at, src, dst, 16);
     }
 
-    /// Lays lanes one behind the other.
+    /// Stores lanes contiguously.
     fn columns(&self, k: &mut Builder, at: &mut usize) {
         let (from, to) = (self.lists[*at], self.lists[1 - *at]);
         let src = (0..16).map(|x| from.at(x * LANES)).collect();
@@ -218,7 +220,8 @@ impl<'a> Sorter<'a> {
         *at = 1 - *at;
     }
 
-    /// Writes what is to be said of the wrong indices of slice `s`, whose sorted keys the scalar unit may read.
+    /// Writes what is to be said of the wrong indices of slice `s`, whose sorted keys the scalar unit may
+    /// read.
     pub fn report(&self, k: &mut Builder, list: Buf, s: &Scalar, to: View) {
         let part = self.part;
         let good = search(k, list, |_, key, _| row(part, key).lt(part.wrong()));
@@ -247,7 +250,7 @@ impl<'a> Sorter<'a> {
 }
 
 impl Edges {
-    /// Room for `count` edges.
+    /// Workspace for `count` edges.
     pub fn new(k: &mut Builder, count: u64) -> Edges {
         Edges {
             bound: k.ub("bound", Elem::I32, count),
@@ -256,8 +259,8 @@ impl Edges {
         }
     }
 
-    /// `edge[i]` is the number of keys in `list` below those of range `first + i`, for `count` of them: a binary search
-    /// for all at once.
+    /// `edge[i]` is the number of keys in `list` below those of range `first + i`, for `count` of them: a
+    /// binary search for all at once.
     pub fn find(&self, k: &mut Builder, part: &Partition, list: Buf, edge: Buf, first: &Scalar, count: u64) {
         let v = Lanes { count };
         let [bound, probe, found, edge] = [self.bound, self.probe, self.found, edge].map(|b| b.at(0));
@@ -300,8 +303,8 @@ pub(super) fn place(part: &Partition, key: &Scalar) -> Scalar {
     key.clone().binary(ScalarBinary::And, part.slice - 1)
 }
 
-/// The number of keys at the beginning of `list` for which `is` holds, by the scalar unit. `is` takes a key and its
-/// place.
+/// The number of keys at the beginning of `list` for which `is` holds, by the scalar unit. `is` takes a key
+/// and its place.
 pub(super) fn search(
     k: &mut Builder,
     list: Buf,
@@ -373,7 +376,8 @@ impl Walk {
     }
 }
 
-/// Puts the smaller key of each two blocks `distance` apart into the first of them, the larger into the second.
+/// Puts the smaller key of each two blocks at distance `distance` into the first of them, the larger into the
+/// second.
 fn exchange(k: &mut Builder, lists: &[Buf; 2], at: &mut usize, blocks: u64, distance: u64) {
     let (from, to) = (lists[*at], lists[1 - *at]);
     let walk = Walk::without(distance, blocks);
@@ -388,7 +392,8 @@ fn exchange(k: &mut Builder, lists: &[Buf; 2], at: &mut usize, blocks: u64, dist
     *at = 1 - *at;
 }
 
-/// Changes the sign of the keys that merge `merge` sorts in descending order: those with that bit in their number.
+/// Changes the sign of the keys that merge `merge` sorts in descending order: those with that bit in their
+/// number.
 fn negate(k: &mut Builder, list: Buf, blocks: u64, merge: u32) {
     let steps = blocks.trailing_zeros();
     match merge.checked_sub(steps) {

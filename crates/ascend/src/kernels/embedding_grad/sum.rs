@@ -1,4 +1,5 @@
-//! The sums: each task adds the gradients of its positions to rows of sums in UB, range by range, and writes them.
+//! The sums: each task adds the gradients of its positions to rows of sums in UB, range by range, and writes
+//! them.
 
 use super::super::copies::read;
 use super::REPORT;
@@ -12,7 +13,7 @@ use crate::kernel::{
     VarId, View,
 };
 
-/// Flag of partial sums, behind those of results.
+/// Flag of partial sums, after those of results.
 const PARTIAL: u64 = 2;
 
 /// Rows of sums, and what becomes of them.
@@ -39,9 +40,10 @@ struct Sums<'a> {
 
 /// Sums and writes.
 ///
-/// Parameters: `index` \[n\] and `fault` \[8\] i32, or `lists` and `edges` as the sorting launch leaves them; `grad`
-/// \[n, d\], `grad_table` \[r, d\]; where tasks share ranges `partials` \[tasks, tiles, 2, range, pitch\] f32 and `cuts`
-/// \[tasks, 8\] i32: the first range, whether another task begins it, the ranges that end, whether it begins another.
+/// Parameters: `index` \[n\] and `fault` \[8\] i32, or `lists` and `edges` as the sorting launch leaves them;
+/// `grad` \[n, d\], `grad_table` \[r, d\]; where tasks share ranges `partials` \[tasks, tiles, 2, range,
+/// pitch\] f32 and `cuts` \[tasks, 8\] i32: the first range, whether another task begins it, the ranges that
+/// end, whether it begins another.
 pub(super) fn program(part: &Partition) -> Result<Program> {
     let elem = part.shape.elem;
     let unit = if part.arch.split() { Unit::Vector } else { Unit::Whole };

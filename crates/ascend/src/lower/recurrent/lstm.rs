@@ -87,7 +87,8 @@ pub fn lstm_backward(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
         let one = || Expr::Float(1.0);
         let through = x(0) + x(1) * x(2) * (one() - x(3) * x(3));
         let through = c.program.expr(&through, &[carried, grad, regs[3], tanh]);
-        // Input, forget, candidate, output; what reaches the cell; the gradient; the cell before, and this one's tanh.
+        // Input, forget, candidate, output; what reaches the cell; the gradient; the cell before, and this
+        // one's tanh.
         regs.extend([through, grad, before, tanh]);
         let sigmoid = |i: usize| x(i) * (one() - x(i));
         let slopes = [

@@ -1,5 +1,5 @@
-//! One layer of a recurrent network and its gradient: for each time step a product with the weight and a row program
-//! for the gates. A state that its operator carries unrounded is in f32.
+//! One layer of a recurrent network and its gradient: for each time step a product with the weight and a row
+//! program for the gates. A state that its operator carries unrounded is in f32.
 //!
 //! Steps differ in addresses alone, so that two of them stand for all that follow.
 
@@ -108,7 +108,8 @@ fn backward_weight(s: &mut Sequence, i: usize) -> Result<Tensor, Refusal> {
     }
 }
 
-/// The gradient that reaches a state from later than the layer, or zeros if there is none: operand `i` in f32.
+/// The gradient that reaches a state from later than the layer, or zeros if there is none: operand `i` in
+/// f32.
 fn last_gradient(s: &mut Sequence, i: usize, l: &Layer) -> Result<Tensor, Refusal> {
     let state = s.scratch(F32, &[l.batch, l.hidden])?;
     match s.optional(i) {

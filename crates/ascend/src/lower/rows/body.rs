@@ -1,4 +1,5 @@
-//! The body of a kernel for a row program: its operands, where they come from, and what becomes of the values.
+//! The body of a kernel for a row program: its operands, where they come from, and what becomes of the
+//! values.
 
 use super::halves::halves;
 use super::register::{Register, WORD, limits};
@@ -48,7 +49,7 @@ pub(super) struct Body<'a> {
     pub space: &'a IterationSpace,
     pub operands: Vec<TileOperand>,
     pub regs: Vec<Option<Register>>,
-    /// Halves of a row of banks that values lie in.
+    /// Halves of a row of banks that hold the values.
     pub halves: Vec<Half>,
     /// Values that stay.
     pub kept: Vec<bool>,
@@ -67,8 +68,8 @@ pub(super) struct Body<'a> {
     pub outgoing: Vec<Outgoing>,
     /// Column sums by result.
     pub accs: Vec<Option<Buf>>,
-    /// Room of operands that are read ahead and of results that leave behind: by operand, set, and whether it is for the
-    /// last blocks of runs.
+    /// Buffers of operands that are prefetched and of results that are written back asynchronously: by
+    /// operand, set, and whether it is for the last blocks of runs.
     pub boxes: HashMap<(usize, usize, bool), Buf>,
     /// The set that results are written for; none where the vector unit waits for each.
     pub set: Option<usize>,
@@ -360,7 +361,7 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
-    /// Completes a result of 32-bit elements that lie as the tile does.
+    /// Completes a result of 32-bit elements in the tile's layout.
     pub fn send(&mut self, o: usize, wide: Buf) {
         let TileOperand { dtype, extent, table, tail, elem, .. } = self.operands[o];
         let len = self.u.len(extent);
@@ -423,7 +424,7 @@ impl<'a> Body<'a> {
         self.outgoing.push(Outgoing { operand: o, buf, tail });
     }
 
-    /// Lower words, and behind them the upper ones.
+    /// Lower words, followed by the upper ones.
     fn words(&mut self, low: Buf, len: u64) -> Buf {
         let both = self.u.w.take(Elem::I32, len * 2);
         // The upper word of a negative number is -1.
@@ -439,7 +440,8 @@ impl<'a> Body<'a> {
         both
     }
 
-    /// Computes instructions in order. Values that no later one of them needs are given up, but for those that are kept.
+    /// Computes instructions in order. Values that no later one of them needs are freed, except for those
+    /// that are kept.
     pub fn run(&mut self, list: &[usize]) -> Result<(), Refusal> {
         let mut last = vec![usize::MAX; self.p.body.len()];
         let mut users = vec![0usize; self.p.body.len()];
@@ -479,8 +481,8 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
-    /// Buffers of operands that nothing needs behind an instruction. Operands as they were read are among them: room of a
-    /// set is written again only when its tile is done.
+    /// Buffers of operands that are dead after an instruction. Operands as they were read are among them: a
+    /// set's buffers are overwritten only when its tile is finished.
     fn spent(&self, at: usize, last: &[usize]) -> Vec<BufferId> {
         let mut out = Vec::new();
         for r in self.p.body[at].args() {
@@ -497,7 +499,7 @@ impl<'a> Body<'a> {
         out
     }
 
-    /// Room of a result that is stored as it is computed.
+    /// Buffer of a result that is stored as it is computed.
     fn home(&mut self, at: usize, user: usize) -> Option<Held> {
         let Instr::Store(w, _) = self.p.body[user] else { return None };
         let (o, set) = (self.p.reads.len() + w, self.set?);
@@ -507,7 +509,8 @@ impl<'a> Body<'a> {
         direct.then(|| held(self.boxed((o, set, false))))
     }
 
-    /// The half of a row of banks for an operand's room: that of the value, or where it is converted the other one.
+    /// The half of a row of banks for an operand's buffer: that of the value, or where it is converted the
+    /// other one.
     fn half(&self, o: usize) -> Half {
         let value = self.p.body.iter().enumerate().find_map(|(at, i)| match *i {
             Instr::Load(read) if read == o => Some(at),
@@ -518,7 +521,8 @@ impl<'a> Body<'a> {
         if self.operands[o].elem.size() < 4 { half.other() } else { half }
     }
 
-    /// Room that a set keeps. What computes the other set's tile never uses it, for copies are under way meanwhile.
+    /// A buffer reserved for a set. Computations of the other set's tile never use it, because its copies are
+    /// in flight meanwhile.
     pub fn boxed(&mut self, key: (usize, usize, bool)) -> Buf {
         if let Some(buf) = self.boxes.get(&key) {
             return *buf;

@@ -1,4 +1,4 @@
-//! The making of one kernel: parameters, and the cut into tiles that UB has room for.
+//! Construction of one kernel: parameters, and the division into tiles that fit in UB.
 
 use super::body::{Body, TileOperand, elem, operand};
 use super::kernel::{Kernel, Partial};
@@ -40,7 +40,7 @@ impl Kernel<'_> {
                 let size = largest.min(tile.rows() * tile.pitch);
                 match self.attempt(space, &tile)? {
                     Ok(built) => return Ok(*built),
-                    // As many elements as there is room for, but for constants and gaps between buffers.
+                    // As many elements as fit, less constants and gaps between buffers.
                     Err(bytes) => {
                         let room = self.arch().capacity(crate::kernel::Space::Ub);
                         let fits = (size as u128 * u128::from(room) / u128::from(bytes.max(1))) as usize;

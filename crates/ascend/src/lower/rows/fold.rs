@@ -41,8 +41,9 @@ impl VectorUnit {
         });
     }
 
-    /// Reduces each row of a grid's tile. Rows of whole repeats are reduced to their blocks, all rows at once, as long as
-    /// those are whole repeats. Else a sum is a tree of neighbours over each 64 columns, and one over their sums.
+    /// Reduces each row of a grid's tile. Rows of whole repeats are reduced to their blocks, all rows at
+    /// once, as long as those are whole repeats. Else a sum is a tree of neighbours over each 64 columns, and
+    /// one over their sums.
     pub fn reduce_rows(&mut self, op: Reduce, x: Held) -> Option<Held> {
         let (identity, both, blocks) = parts(op)?;
         let (cols, rows) = (self.tile.cols as u64, self.rows.clone());
@@ -99,9 +100,9 @@ impl VectorUnit {
         Some(out)
     }
 
-    /// Reduces rows of whole repeats that lie one behind the other: to the results of their blocks, of eight at last to one.
-    /// A sum whose results are no whole repeats ends as a tree over each row; maxima of both halves of a row, which
-    /// may overlap, stand for it.
+    /// Reduces rows of whole repeats that are contiguous: to the results of their blocks, of eight at last to
+    /// one. A sum whose results are not whole repeats ends as a tree over each row; maxima of both halves of
+    /// a row, which may overlap, replace it.
     fn reduce_blocks(&mut self, op: Reduce, x: Buf, out: Buf) {
         let Some((_, both, blocks)) = parts(op) else { return };
         let (most, rows) = (self.tile.rows() as u64, self.rows.clone());
@@ -148,7 +149,8 @@ impl VectorUnit {
         step(self, from, out);
     }
 
-    /// Room for the reduction of a row that comes in several tiles: eight lanes, of which the first counts.
+    /// Accumulator for the reduction of a row that comes in several tiles: eight lanes, of which the first
+    /// counts.
     pub fn reduction(&mut self, op: Reduce) -> Option<Buf> {
         let (identity, ..) = parts(op)?;
         let acc = self.w.take(Elem::F32, 8);
@@ -156,8 +158,8 @@ impl VectorUnit {
         Some(acc)
     }
 
-    /// Reduces a tile of `count` elements of one row and joins the result with `acc`. A sum is a tree of blocks over the
-    /// tile; sums of tiles are added one after the other.
+    /// Reduces a tile of `count` elements of one row and joins the result with `acc`. A sum is a tree of
+    /// blocks over the tile; sums of tiles are added in order.
     pub fn reduce_tile(&mut self, op: Reduce, x: Held, count: &Scalar, acc: Buf) {
         let Some((identity, both, blocks)) = parts(op) else { return };
         // A copy that ends in what changes nothing.
@@ -188,7 +190,8 @@ impl VectorUnit {
         self.w.release(level);
     }
 
-    /// Adds the rows of a grid's tile to `acc`, of a pitch's elements: the upper half onto the lower, down to one row.
+    /// Adds the rows of a grid's tile to `acc`, of a pitch's elements: the upper half onto the lower, down to
+    /// one row.
     pub fn add_columns(&mut self, x: Held, acc: Buf) {
         let (most, pitch) = (self.tile.rows() as u64, self.tile.pitch as u64);
         let (mut from, mut rows) = (x.buf, most);

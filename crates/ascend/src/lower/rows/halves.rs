@@ -1,5 +1,5 @@
-//! Halves of a row of UB's banks for the values of a program. Operands of one instruction lie in different halves as
-//! far as there is a choice, so that they are read together.
+//! Halves of a row of UB's banks for the values of a program. Operands of one instruction are in different
+//! halves as far as there is a choice, so that they are read in the same cycle.
 
 use super::writer::Half;
 use headwater_core::row::{Instr, RowProgram};

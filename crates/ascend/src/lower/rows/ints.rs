@@ -1,10 +1,10 @@
 //! Integers in 32 bits, and conversions.
 //!
-//! The chips compute integers in 32 bits, and so do the programs that come here (`RowProgram::computes_in_i64`): what
-//! leaves 32 bits, such as sums and products, is cut to its lower word before anything else is made of it. Each value
-//! carries the range of its numbers, from the types of operands, the sizes of counters and constants: sums and products
-//! that may leave 32 bits are marked (`add_wrapping`); divisions and reductions go through f32 and are exact for small
-//! numbers alone.
+//! The chips compute integers in 32 bits, and so do the programs that come here
+//! (`RowProgram::computes_in_i64`): what leaves 32 bits, such as sums and products, is cut to its lower word
+//! before anything else is made of it. Each value carries the range of its numbers, from the types of
+//! operands, the sizes of counters and constants: sums and products that may leave 32 bits are marked
+//! (`add_wrapping`); divisions and reductions go through f32 and are exact for small numbers alone.
 
 use super::body::Body;
 use super::register::{Done, Register, WORD, compare, float, int, limits, refuse};
@@ -118,12 +118,13 @@ impl Body<'_> {
     /// A quotient by a constant, rounded down or towards zero, or its remainder.
     fn divided(&mut self, op: Binary, x: Held, by: i64, small: bool) -> Held {
         let (u, size) = (&mut self.u, by.abs());
-        // Near the ends of 32 bits the first quotient times the divisor may lie beyond; what is left does not.
+        // Near the ends of 32 bits the first quotient times the divisor may overflow; the remainder does not.
         let (times, plus) = match small {
             true => (Scaled::Muls, V::Add),
             false => (Scaled::MulsWrapping, V::AddWrapping),
         };
-        // ⌊x / size⌋ and what is left. f32 is off by 3 · 2⁷ / size and 1 at most, which a second quotient mends.
+        // ⌊x / size⌋ and the remainder. f32 is off by 3 · 2⁷ / size and 1 at most, which a second quotient
+        // corrects.
         let quotient = |u: &mut VectorUnit, x: Held, half: f32| {
             let t = u.cast(x, Ty::F32, Round::None);
             if half > 0.0 {
@@ -144,7 +145,8 @@ impl Body<'_> {
             [more, rest].into_iter().for_each(|t| u.give(t));
             rest = left;
         }
-        // Quotients that are no whole numbers go up: by a negative divisor, or towards zero where x is negative.
+        // Quotients that are not integers round up: for a negative divisor, or towards zero where x is
+        // negative.
         let down = matches!(op, Binary::FloorDiv | Binary::Rem);
         if !down || by < 0 {
             let up = u.scaled(Scaled::Mins, rest, 1);
@@ -285,7 +287,8 @@ impl Body<'_> {
         }
     }
 
-    /// The lower 16 bits of an i32 with their sign extended: `l − 2 s` of these bits `l` and their highest `s`.
+    /// The lower 16 bits of an i32 with their sign extended: `l − 2 s` of these bits `l` and their highest
+    /// `s`.
     fn low_half(&mut self, x: Held) -> Done {
         let masked = |body: &mut Self, bits: i64| -> Done<Held> {
             let mask = body.held(Register::Int(bits))?;

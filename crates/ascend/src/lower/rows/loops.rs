@@ -13,9 +13,10 @@ use crate::lower::Refusal;
 use headwater_core::axes::{Axis, count};
 use headwater_core::row::{Instr, RowProgram};
 
-/// Ranges of rows whose sums are taken apart, at most: 48, 40, 24, 20 and 8 cores each have as many.
+/// Ranges of rows with separate partial sums, at most: 48, 40, 24, 20 and 8 cores each have as many.
 const RANGES: usize = 240;
-/// Rows of a range, as far as there are so many: partial sums are at most a byte for each element that they sum.
+/// Rows of a range, as far as there are so many: partial sums are at most a byte for each element that they
+/// sum.
 const SHORTEST: usize = 4;
 
 /// Loops of a kernel.
@@ -148,8 +149,8 @@ impl Loops {
         place_lead(b, part);
     }
 
-    /// Runs over tiles. Operands of the next tile are read and results of the last are written while one is computed,
-    /// in two sets of room; where there is one tile, or one core keeps an order, in one.
+    /// Runs over tiles. Operands of the next tile are read and results of the last are written while one is
+    /// computed, in two sets of buffers; where there is one tile, or one core keeps an order, in one.
     #[allow(clippy::too_many_arguments)]
     fn pipeline(
         &self,
@@ -254,14 +255,14 @@ impl Loops {
         Ok(())
     }
 
-    /// The first unit of a range, and the one behind its last.
+    /// The first unit of a range, and one past its last.
     fn bounds(&self, b: &mut Body, range: &Scalar) -> [Scalar; 2] {
         let begin = |range: Scalar| range * self.units as u64 / self.ranges as u64;
         let k = &mut b.u.w.k;
         [k.let_("first", begin(range.clone())), k.let_("end", begin(range.clone() + 1))]
     }
 
-    /// The same for rows that come in several tiles: sums of all columns stand in UB.
+    /// The same for rows that come in several tiles: sums of all columns are kept in UB.
     fn long_range(
         &self,
         kernel: &Kernel,
@@ -301,7 +302,8 @@ impl Loops {
         Ok(())
     }
 
-    /// Writes the sums of a range into its row of the partial sums: whole blocks, for the pitch is a multiple of them.
+    /// Writes the sums of a range into its row of the partial sums: whole blocks, for the pitch is a multiple
+    /// of them.
     fn send_partial(
         &self,
         b: &mut Body,

@@ -1,11 +1,12 @@
 //! Elementary functions that the vector unit lacks, in f32.
 //!
-//! `exp`, `ln`, `sqrt` and division are the chip's. The simulator's are those of `libm`, right to about an ulp; the
-//! chips' own errors are not published for these generations. `rsqrt` and `reciprocal` are good to 1e-4 and are not
-//! used: root and quotient take their place. Products and sums are rounded one by one, for the vector unit has no fused
-//! multiply-add; so polynomials of the CPU's (`headwater_cpu`, least maximal relative error) lose up to an ulp more
-//! here. Bounds are stated with the functions, and tests measure them. Temporary values lie in the half of a row of banks
-//! that the result does not: operands of one instruction are read together.
+//! `exp`, `ln`, `sqrt` and division are the chip's. The simulator's are those of `libm`, right to about an
+//! ulp; the chips' own errors are not published for these generations. `rsqrt` and `reciprocal` are good to
+//! 1e-4 and are not used: root and quotient take their place. Products and sums are rounded one by one, for
+//! the vector unit has no fused multiply-add; so polynomials of the CPU's (`headwater_cpu`, least maximal
+//! relative error) lose up to an ulp more here. Bounds are stated with the functions, and tests measure them.
+//! Temporary values are in the half of a row of banks that the result does not: operands of one instruction
+//! are read in the same cycle.
 
 #![allow(clippy::excessive_precision)]
 
@@ -180,7 +181,7 @@ impl VectorUnit {
             false => self.polynomial(a, &NDTR),
         };
         self.unary_to(Unary::Exp, t, t);
-        // The middle one of Φ(-|x|), 1 - Φ(-|x|) and x times 2¹²⁷: for NaN all three are NaN.
+        // The median of Φ(-|x|), 1 - Φ(-|x|) and x times 2¹²⁷: for NaN all three are NaN.
         self.scaled_to(Scaled::Muls, a, x, f32::from_bits(0x7f00_0000));
         self.binary_to(Binary::Max, a, t, a);
         self.scaled_to(Scaled::Muls, t, t, -1.0f32);
@@ -205,8 +206,8 @@ impl VectorUnit {
         y
     }
 
-    /// Rounds to an integer. Without an instruction for it (310P), through i32: numbers from 2²³ on are integers, and
-    /// the sign of a zero that comes out is positive.
+    /// Rounds to an integer. Without an instruction for it (310P), through i32: numbers from 2²³ on are
+    /// integers, and the sign of a zero that comes out is positive.
     pub fn round(&mut self, x: Held, round: Round) -> Held {
         if crate::kernel::cast_exists(self.arch(), Elem::F32, Elem::F32, round, false) {
             return self.cast(x, Ty::F32, round);
@@ -224,9 +225,9 @@ impl VectorUnit {
 
     /// Sine, or cosine, of numbers up to 2¹⁵ π in magnitude within 2⁻²², of larger ones with a growing error.
     ///
-    /// x less the nearest multiple n of π (cosine: odd multiple of π/2), which stands in four parts: products of the
-    /// first three, of 8 bits, with n are exact below 2¹⁵ (Cody and Waite). Then an odd Taylor polynomial to x¹¹, off by less than
-    /// 6e-8 at π/2, and the sign of n.
+    /// x less the nearest multiple n of π (cosine: odd multiple of π/2), which is split into four parts:
+    /// products of the first three, of 8 bits, with n are exact below 2¹⁵ (Cody and Waite). Then an odd
+    /// Taylor polynomial to x¹¹, off by less than 6e-8 at π/2, and the sign of n.
     pub fn sine(&mut self, x: Held, cosine: bool) -> Held {
         const PARTS: [f32; 4] =
             [3.140625, 0.000965118408203125, 2.5331974029541016e-06, 1.984187258941006e-09];

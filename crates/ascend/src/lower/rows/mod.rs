@@ -1,13 +1,13 @@
 //! Row programs as kernels of the vector unit.
 //!
-//! A program's axes are merged over the operands' layouts (`space`). Where rows are short, a tile has all columns of
-//! several rows; where they are long, columns of one row. Operands come into UB as they lie or through a gather
-//! (`route`), 16-bit floats are widened, and everything is computed in f32 and i32 (`eval`, `math`, `fold`) and rounded
-//! once at the store. Row values stand in a vector, a lane for each row. A row that is longer than a tile is read again
-//! for each reduction that others depend on.
+//! A program's axes are merged over the operands' layouts (`space`). Where rows are short, a tile has all
+//! columns of several rows; where they are long, columns of one row. Operands are loaded into UB in their
+//! layout or through a gather (`route`), 16-bit floats are widened, and everything is computed in f32 and i32
+//! (`eval`, `math`, `fold`) and rounded once at the store. Row values are stored in a vector, a lane for each
+//! row. A row that is longer than a tile is read again for each reduction that others depend on.
 //!
-//! Tiles depend on sizes and the chip alone, sums are fixed trees, and sums over rows are taken in ranges of rows, whose
-//! partial sums a second launch adds. So results have the same bits for any number of cores.
+//! Tiles depend on sizes and the chip alone, sums are fixed trees, and sums over rows are taken in ranges of
+//! rows, whose partial sums a second launch adds. So results have the same bits for any number of cores.
 
 mod body;
 mod build;
@@ -40,8 +40,9 @@ use headwater_core::shape::Layout;
 use kernel::{Kernel, Split};
 use std::sync::Arc;
 
-/// The launches of a row program on a chip. `reads` and `writes` are the operands in order; `source` is the operator and
-/// the model's line that the kernel names. On 310P reads may reach up to 31 bytes behind an operand's last element.
+/// The launches of a row program on a chip. `reads` and `writes` are the operands in order; `source` is the
+/// operator and the model's line that the kernel names. On 310P reads may reach up to 31 bytes past an
+/// operand's last element.
 ///
 /// # Errors
 /// The construct that has no kernel yet.
@@ -101,7 +102,7 @@ pub fn rows(
     };
     let mut sum_args: Vec<LoweredArg> = (0..columns.len()).map(scratch).collect();
     sum_args.extend(columns.iter().map(|&(operand, _)| LoweredArg::Write { operand, bytes: 0 }));
-    // Results that lie together are added by a kernel for it, others by a row program.
+    // Results that are contiguous are added by a kernel for it, others by a row program.
     let together = |&(w, _): &(usize, usize)| {
         let own = &program.writes[w].access.0[program.outer.len()..];
         let along = own.iter().enumerate().all(|(d, &way)| way == Some((d, 1)));

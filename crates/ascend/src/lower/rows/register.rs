@@ -6,8 +6,8 @@ use crate::lower::Refusal;
 use headwater_core::DType;
 use headwater_core::expr::Binary;
 
-/// The value of a register: a constant, or numbers in UB with the range of integers. Integers without a range are the
-/// lower words of 64-bit ones.
+/// The value of a register: a constant, or numbers in UB with the range of integers. Integers without a range
+/// are the lower words of 64-bit ones.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Register {
     Float(f64),
@@ -42,7 +42,7 @@ pub(super) const fn limits(dtype: DType) -> (i64, i64) {
     }
 }
 
-/// An integer value whose numbers lie between two; of numbers beyond 32 bits the lower words.
+/// An integer value with the range of its numbers; of numbers beyond 32 bits the lower words.
 pub(super) fn int(x: Held, low: i128, high: i128) -> Register {
     let fits = low >= WORD.0.into() && high <= WORD.1.into();
     Register::Held(x, Some(if fits { (low as i64, high as i64) } else { WORD }))

@@ -3,8 +3,8 @@
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::{Instr, RowProgram};
 
-/// The program with `1 + tanh u` as `2 σ(2 u)`, which is the same number: an exponential and a quotient, and no
-/// cancellation where u is negative.
+/// The program with `1 + tanh u` as `2 σ(2 u)`, which is the same number: an exponential and a quotient, and
+/// no cancellation where u is negative.
 pub(super) fn rewritten(p: &RowProgram) -> RowProgram {
     let uses = p.uses();
     let one = |r: usize| matches!(p.body[r], Instr::Float(x) if x == 1.0);

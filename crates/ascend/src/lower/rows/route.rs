@@ -1,4 +1,5 @@
-//! Routes of an operand's elements into a tile and out of it: as they lie, or through a gather that orders them.
+//! Routes of an operand's elements into a tile and out of it: in their layout, or through a gather that
+//! orders them.
 
 use super::space::{IterationSpace, Tile, TileDim};
 use super::table::Shape;
@@ -14,7 +15,7 @@ pub(super) enum Extent {
     Lanes,
     /// One for each column, the same in all rows.
     Column,
-    /// One for each element; rows lie a pitch apart.
+    /// One for each element; the rows' stride is a pitch.
     Full,
 }
 
@@ -89,13 +90,13 @@ pub(super) struct Route {
     pub staged: Option<Staged>,
 }
 
-/// Room for a copy whose elements lie otherwise than in the tile.
+/// A staging buffer for a copy whose layout differs from the tile's.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Staged {
-    /// Elements of the room.
+    /// Elements of the buffer.
     pub len: u64,
-    /// For each element of the tile, the offset in the room, or for each in the room the offset in the tile; in bytes
-    /// of 32-bit elements.
+    /// For each element of the tile, the offset in the buffer, or for each in the buffer the offset in the
+    /// tile; in bytes of 32-bit elements.
     pub table: Shape,
 }
 
@@ -256,7 +257,7 @@ fn staged(dims: &[Dim], tile: &Tile, extent: Extent, elem: Elem, words: u64, loa
     } else {
         let mut cols: Vec<(u64, i64)> = group.iter().rev().map(|&d| locals(d)).collect();
         if words > 1 {
-            // The upper words of all elements lie behind the lower ones.
+            // The upper words of all elements follow the lower ones.
             cols.push((words, len(tile, extent) as i64 * 4));
         }
         Shape { rows: order.iter().rev().map(|&d| locals(d)).collect(), cols, pitch }

@@ -1,4 +1,5 @@
-//! The division of a program's instructions into those before all tiles, those of tiles and those between them.
+//! The division of a program's instructions into those before all tiles, those of tiles and those between
+//! them.
 
 use super::body::operand;
 use super::kernel::Kernel;

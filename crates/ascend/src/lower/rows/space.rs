@@ -7,16 +7,16 @@ use headwater_core::axes::{Axis, count, merge};
 use headwater_core::plan::TensorView;
 use headwater_core::row::{Instr, RowProgram};
 
-/// Most columns of a tile of several rows of any width: a repeat's stride is at most 255 blocks. Rows of whole repeats may
-/// be longer.
+/// Most columns of a tile of several rows of any width: a repeat's stride is at most 255 blocks. Rows of
+/// whole repeats may be longer.
 const WIDEST: usize = 2040;
 /// Most rows of a tile: an instruction has at most 255 repeats.
 const TALLEST: usize = 248;
 /// Most elements of a tile: 255 repeats.
 const LARGEST: usize = 255 * 64;
 
-/// Axes of a program, merged where all operands allow it. Steps are of reads, then writes, then counters ([`Instr::Iota`]);
-/// those of 64-bit integers are in words of 32 bits.
+/// Axes of a program, merged where all operands allow it. Steps are of reads, then writes, then counters
+/// ([`Instr::Iota`]); those of 64-bit integers are in words of 32 bits.
 #[derive(Debug)]
 pub(super) struct IterationSpace {
     pub rows: Vec<Axis>,
@@ -31,7 +31,7 @@ pub(super) struct IterationSpace {
     line: bool,
 }
 
-/// The cut of a space: a tile has some indices of the leading axis and all of those behind it.
+/// The cut of a space: a tile has some indices of the leading axis and all of those inside it.
 #[derive(Clone, Debug)]
 pub(super) struct Tile {
     /// True if a tile has rows and all columns; otherwise it has columns of one row.
@@ -121,7 +121,7 @@ impl IterationSpace {
         });
         let (mut rows, mut cols) = (merge(axes), merge(cols));
         if pointwise {
-            // Rows and columns are alike: the last axis is the one along which results lie together.
+            // Rows and columns are alike: the last axis is the one along which results are contiguous.
             let mut all = rows;
             all.append(&mut cols);
             if let Some(first) = (!p.writes.is_empty()).then_some(p.reads.len()) {
@@ -139,14 +139,15 @@ impl IterationSpace {
         Ok(IterationSpace { rows, cols, counters, pointwise, words: moves, line: false })
     }
 
-    /// True if an operand lies along another axis than the columns, of which there are many.
+    /// True if an operand is contiguous along another axis than the columns, and there are many of those.
     pub fn crossed(&self, operands: usize) -> bool {
         let [cols] = &self.cols[..] else { return false };
         let across = |o: usize| cols.steps[o] > 1 && self.rows.iter().any(|a| a.size > 1 && a.steps[o] == 1);
         self.pointwise && cols.size > 64 && (0..operands).any(across)
     }
 
-    /// The same space with at most so many columns to a row, as many as divide them; for programs without dependences.
+    /// The same space with at most so many columns to a row, as many as divide them; for programs without
+    /// dependences.
     pub fn cut(&self, most: usize) -> Option<IterationSpace> {
         let [cols] = &self.cols[..] else { return None };
         let size = (16..=most)
@@ -158,7 +159,7 @@ impl IterationSpace {
             steps: cols.steps.iter().map(|s| s.checked_mul(size as isize)).collect::<Option<_>>()?,
         };
         let inner = Axis { size, steps: cols.steps.clone() };
-        // The axis behind which an operand lies closest is cut into tiles: the longest of the rows.
+        // The axis with an operand's smallest stride is cut into tiles: the longest of the rows.
         let mut rows: Vec<Axis> = self.rows.iter().filter(|a| a.size > 1).cloned().collect();
         rows.insert(rows.len().saturating_sub(1), outer);
         Some(IterationSpace { rows, cols: vec![inner], counters: self.counters.clone(), ..*self })
@@ -176,9 +177,9 @@ impl IterationSpace {
         self.pointwise.then(copy)
     }
 
-    /// Tiles of at most `largest` elements, or `None` if there are no smaller ones than before. `unit` elements are 32
-    /// bytes in the narrowest operand; `fits` says whether tiles of so many indices, and a last one of so many, can be
-    /// written.
+    /// Tiles of at most `largest` elements, or `None` if there are no smaller ones than before. `unit`
+    /// elements are 32 bytes in the narrowest operand; `fits` says whether tiles of so many indices, and a
+    /// last one of so many, can be written.
     pub fn tile(
         &self,
         arch: Arch,
@@ -195,7 +196,7 @@ impl IterationSpace {
             true => (&self.rows, pitch, (largest / pitch).min(TALLEST)),
             false => (&self.cols, 1, largest),
         };
-        // The leading axis: the outermost of which the axes behind fit into a tile whole.
+        // The leading axis: the outermost whose inner axes fit into a tile completely.
         let mut lead = axes.len() - 1;
         let mut inner = 1;
         while lead > 0 && inner * axes[lead].size * axes[lead - 1].size.min(2) <= limit {
@@ -206,8 +207,8 @@ impl IterationSpace {
             return None;
         }
         let size = axes[lead].size;
-        // As many tiles as there are cores on the largest chip, if they do not become too small for it; of rows that are
-        // reduced, as few as can be.
+        // As many tiles as there are cores on the largest chip, if they do not become too small for it; of
+        // rows that are reduced, as few as can be.
         let enough = if grid || self.pointwise { size.div_ceil(64).max(2048 / (inner * each)) } else { size };
         let wanted = enough.min(limit / inner).min(size).max(1);
         let of = |most: usize| Tile {
@@ -266,7 +267,8 @@ impl Tile {
         if self.grid { self.most * self.inner } else { 1 }
     }
 
-    /// True if instructions go over rows one by one, not over columns: rows are longer than a stride reaches, or few.
+    /// True if instructions go over rows one by one, not over columns: rows are longer than a stride reaches,
+    /// or few.
     pub const fn by_rows(&self) -> bool {
         self.grid && (self.pitch > WIDEST || self.rows() < self.cols.div_ceil(64))
     }

@@ -1,5 +1,5 @@
-//! Tables of indices, computed in UB: `Σ index[d] · step[d]` for each element of a tile. They are offsets for gathers
-//! and values of counters.
+//! Tables of indices, computed in UB: `Σ index[d] · step[d]` for each element of a tile. They are offsets for
+//! gathers and values of counters.
 
 use super::writer::Writer;
 use crate::kernel::{Binary, BinaryOp, Buf, Cast, Duplicate, Elem, Over, Ramp, Round, Scaled, ScaledOp};
@@ -16,7 +16,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Elements, those behind the columns of a row included.
+    /// Elements, including those after the columns of a row.
     pub fn len(&self) -> u64 {
         self.rows.iter().map(|r| r.0).product::<u64>() * self.pitch
     }
@@ -34,7 +34,8 @@ impl Shape {
 }
 
 impl Writer {
-    /// A table, i32, in a buffer of whole repeats. Elements behind a row's columns have any value; `limit` bounds all.
+    /// A table, i32, in a buffer of whole repeats. Elements after a row's columns are undefined; `limit`
+    /// bounds all.
     pub fn table(&mut self, shape: &Shape, limit: Option<u64>) -> Buf {
         let len = shape.len().next_multiple_of(64);
         let out = self.take(Elem::I32, len);
@@ -95,8 +96,8 @@ impl Writer {
         }
     }
 
-    /// `quotient = index / by` and `index %= by`. Exact below 2²¹: `(index + ½) / by` is at least `1 / 2 by` from an
-    /// integer, and the roundings of f32 are less.
+    /// `quotient = index / by` and `index %= by`. Exact below 2²¹: `(index + ½) / by` is at least `1 / 2 by`
+    /// from an integer, and the roundings of f32 are less.
     fn split(&mut self, quotient: Buf, index: Buf, by: u64, len: u64) {
         let float = self.take(Elem::F32, len);
         let over = || Over::count(len);

@@ -22,7 +22,7 @@ impl Body<'_> {
         self.u.w.flag(Pipe::Mte2, Pipe::V);
     }
 
-    /// The same into the room of a set, as soon as the vector unit has done with what is there.
+    /// The same into the buffer of a set, as soon as the vector unit has finished with its old content.
     pub fn fetch_ahead(&mut self, reads: &[usize], set: usize) {
         if reads.is_empty() {
             return;
@@ -50,8 +50,8 @@ impl Body<'_> {
         }
     }
 
-    /// Elements that an operand takes in UB as it is read: at least a repeat, for whole blocks of narrow types reach
-    /// further than 32-bit ones.
+    /// Elements that an operand takes in UB as it is read: at least a repeat, for whole blocks of narrow
+    /// types reach further than 32-bit ones.
     fn room(&self, o: usize) -> Option<u64> {
         let operand = &self.operands[o];
         operand.gm?;
@@ -137,7 +137,7 @@ impl Body<'_> {
         nest(&mut self.u.w, loops, at, 0.into(), &mut |w, at, local| one(w, at, local, last.first()));
     }
 
-    /// Elements from one run to the next in UB, where runs lie closest.
+    /// Elements from one run to the next in UB, at the smallest stride.
     fn pitch(&self, route: &Route) -> u64 {
         route.others.last().map_or(1, |s| s.local)
     }
@@ -164,7 +164,7 @@ impl Body<'_> {
         }
     }
 
-    /// The same for results in the room of a set, which the next of the set wait for.
+    /// The same for results in the buffers of a set, which the next of the set wait for.
     pub fn flush_behind(&mut self, set: usize) {
         let outgoing = std::mem::take(&mut self.outgoing);
         let scalar = outgoing.iter().any(|o| self.singly(o));

@@ -48,9 +48,9 @@ pub(super) struct VectorUnit {
     spread: HashMap<BufferId, Buf>,
     /// Constants, each in 64 lanes.
     constants: Vec<(u32, Buf)>,
-    /// Buffers of operands that nothing needs behind the instruction in hand.
+    /// Buffers of operands that are dead after the current instruction.
     pub spent: Vec<BufferId>,
-    /// Room of a result that the instruction in hand computes and nothing else needs, and its directions.
+    /// Buffer of a result that the current instruction computes and nothing else needs, and its directions.
     pub home: Option<Held>,
     /// True if all results have 16 bits and nothing is summed: functions need not be as exact as f32.
     pub coarse: bool,
@@ -80,8 +80,8 @@ impl VectorUnit {
         Held { buf: self.w.take(ty.elem(), elements), extent, ty }
     }
 
-    /// Room for what an instruction makes of operands elementwise: a result's own, that of an operand which nothing needs
-    /// any longer, or new one.
+    /// The destination of an elementwise instruction: a result's own buffer, that of an operand that is dead,
+    /// or a new one.
     fn target(&mut self, operands: &[Held]) -> Held {
         let extent = operands.iter().fold(Extent::One, |extent, x| extent.join(x.extent));
         let ty = operands.first().map_or(Ty::F32, |x| x.ty);
@@ -139,7 +139,8 @@ impl VectorUnit {
         buf
     }
 
-    /// An elementwise instruction whose result has the directions of `dst`, over operands that have them or fewer.
+    /// An elementwise instruction whose result has the directions of `dst`, over operands that have them or
+    /// fewer.
     pub fn each(&mut self, dst: Held, srcs: &[Held], make: impl Fn(Vector, &[Vector], Over) -> Instr) {
         let view = |x: &Held| Vector::from(x.buf.at(0));
         if srcs.iter().all(|x| x.extent == dst.extent) {
@@ -359,7 +360,8 @@ impl VectorUnit {
         dst
     }
 
-    /// True of integers on 310P, which compares floats alone. In f32 a difference is 0 where that of integers is.
+    /// True of integers on 310P, which compares floats alone. In f32 a difference is 0 where that of integers
+    /// is.
     fn compares_floats(&self, a: Held) -> bool {
         a.ty == Ty::I32 && self.arch() == Arch::P310
     }
@@ -464,7 +466,7 @@ impl VectorUnit {
         Held { buf, extent: Extent::One, ty: Ty::F32 }
     }
 
-    /// The number in lane 0 in all of 64 lanes; `x` is given up.
+    /// The number in lane 0 in all of 64 lanes; `x` is freed.
     pub fn first_lane(&mut self, x: Buf) -> Held {
         let blocks = self.w.take(x.elem, 64);
         self.w.vector(Brcb { dst: blocks.at(0).into(), src: x.at(0), repeat: 1.into() });

@@ -1,10 +1,12 @@
-//! Writes kernels for row programs: buffers that are used again, barriers where the vector unit needs them, loops.
+//! Writes kernels for row programs: buffers that are used again, barriers where the vector unit needs them,
+//! loops.
 
 use crate::chip::Arch;
 use crate::kernel::{Barrier, Base, Buf, BufferId, Builder, Elem, Instr, Over, Pipe, Program, Scalar, Unit};
 use std::collections::{HashMap, HashSet};
 
-/// A half of a row of UB's banks. Operands of one instruction that lie in different halves are read together.
+/// A half of a row of UB's banks. Operands of one instruction that are in different halves are read in the
+/// same cycle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Half {
     #[default]
@@ -46,7 +48,8 @@ pub(super) struct Writer {
     made: Vec<Room>,
     /// The half of a row of banks that buffers are taken in from here on, as far as there is a choice.
     pub half: Half,
-    /// True if single bits are computed. Eight of them are a byte, which counts as written when all elements are.
+    /// True if single bits are computed. Eight of them are a byte, which counts as written when all elements
+    /// are.
     pub bits: bool,
 }
 
@@ -121,7 +124,7 @@ impl Writer {
         }
     }
 
-    /// Lets a vector instruction come behind those that it depends on.
+    /// Orders a vector instruction after those that it depends on.
     pub fn order(&mut self, instr: &Instr) {
         let operands: Vec<(bool, BufferId)> = (instr.operands().into_iter())
             .filter_map(|(name, base, _)| match base {
@@ -147,7 +150,7 @@ impl Writer {
         self.k.issue(instr);
     }
 
-    /// Vector instructions from here on come behind all before.
+    /// Vector instructions from here on are ordered after all earlier ones.
     pub fn barrier(&mut self) {
         if !(self.read.is_empty() && self.written.is_empty()) {
             self.k.barrier(Barrier::V);
@@ -180,7 +183,7 @@ impl Writer {
         self.k.flag(from, to, 4);
     }
 
-    /// A loop; barriers stand at its begin and end.
+    /// A loop; with barriers at its beginning and end.
     pub fn for_each(
         &mut self,
         name: &str,
@@ -201,7 +204,7 @@ impl Writer {
         self.k = k;
     }
 
-    /// Statements that run if `cond` is not 0; barriers stand before and at their end.
+    /// Statements that run if `cond` is not 0; with barriers before and at their end.
     pub fn if_(&mut self, cond: impl Into<Scalar>, write: impl FnOnce(&mut Writer)) {
         self.barrier();
         let arch = self.k.arch();

@@ -1,5 +1,5 @@
-//! Plans whose row programs run as kernels in the simulator, every step in several ways; the rest runs through the
-//! reference.
+//! Plans whose row programs run as kernels in the simulator, every step in several ways; the rest runs
+//! through the reference.
 #![allow(dead_code)]
 
 use headwater_ascend::lower::{Lowered, LoweredArg, rows};
@@ -23,8 +23,8 @@ pub struct Tally {
     pub refused: BTreeMap<String, usize>,
 }
 
-/// A target whose plans a chip's memory suits, without i64. Row programs in f64 have no kernel and run through the
-/// reference.
+/// A target whose plans a chip's memory suits, without i64. Row programs in f64 have no kernel and run
+/// through the reference.
 pub fn target() -> Target {
     let mut target = Target::generic(Arc::new(AnyOperator));
     target.memory.alignment = ALIGN;
@@ -42,7 +42,7 @@ pub fn lower(chip: &Chip, plan: &Plan, step: &Step) -> Option<Result<Lowered, St
     Some(rows(chip, program, &reads, &writes, &source).map_err(|r| r.0))
 }
 
-/// Segments one behind the other in a memory, with room between them that nobody may write.
+/// Consecutive segments of a memory, with guard bytes between them that nobody may write.
 pub struct Memory {
     pub bytes: Vec<u8>,
     pub starts: Vec<usize>,
@@ -57,7 +57,7 @@ impl Memory {
             sizes.push(s.bytes);
             end = (end + s.bytes).next_multiple_of(ALIGN) + ALIGN;
         }
-        // Nothing is what it is by chance: as f32, f16 and bf16 a number that stands out.
+        // No content is right by chance: the filler is a conspicuous number as f32, f16 and bf16.
         Memory { bytes: vec![0x5b; end], starts, sizes }
     }
 
@@ -216,8 +216,9 @@ pub fn exact(
     headwater_core::reference::rows::run(&p, &inputs.iter().collect::<Vec<_>>(), &types).unwrap()
 }
 
-/// Relative error bound of a program: standard deviations of as many roundings as it has instructions and terms of sums,
-/// as of `core::pass::bound`, times the factor that none of its operations exceeds but with a chance of 1e-9.
+/// Relative error bound of a program: standard deviations of as many roundings as it has instructions and
+/// terms of sums, as of `core::pass::bound`, times the factor that none of its operations exceeds but with a
+/// chance of 1e-9.
 pub fn bound(p: &RowProgram, dtype: DType) -> f64 {
     let has = |f: fn(&Instr) -> bool| p.body.iter().any(f);
     let sum = if has(|i| matches!(i, Instr::Reduce(Reduce::Sum, _))) { p.cols() } else { 0 };
@@ -231,8 +232,8 @@ pub fn bound(p: &RowProgram, dtype: DType) -> f64 {
     confidence * (computed + rounded + unit(dtype).powi(2)).sqrt()
 }
 
-/// Compares a step's results with f64, relative to the largest number and to the sensitivity of each element to the inputs
-/// and to roundings within.
+/// Compares a step's results with f64, relative to the largest number and to the sensitivity of each element
+/// to the inputs and to roundings within.
 pub fn judge(p: &RowProgram, step: &Step, inputs: &[Tensor], got: &[Tensor]) -> Result<(), String> {
     const STEP: f64 = 1e-6;
     let want = exact(p, step, inputs, |x| x);
