@@ -55,7 +55,7 @@ impl Fiber {
 
     /// Lets it begin with a function when it is next run.
     pub fn begin(&mut self, entry: extern "C" fn()) {
-        // SAFETY: the words lie at the end of the fiber's own stack: six registers, the function, and nothing
+        // SAFETY: the words are at the end of the fiber's own stack: six registers, the function, and nothing
         // to return to.
         unsafe {
             let top = self.stack.add(STACK - 64).cast::<usize>();

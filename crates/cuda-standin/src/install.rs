@@ -20,7 +20,8 @@ pub fn compiler() -> Option<&'static str> {
     FOUND.get_or_init(find).as_deref()
 }
 
-/// The reason why the stand-in does not work on this machine, if there is one: tests that need it are skipped with this reason.
+/// The reason why the stand-in does not work on this machine, if there is one: tests that need it are skipped
+/// with this reason.
 pub fn missing() -> Option<&'static str> {
     match () {
         () if !cfg!(all(target_arch = "x86_64", target_os = "linux")) => {
@@ -83,7 +84,7 @@ impl Installed {
         }
     }
 
-    /// A device that failed works again, and all that was left on it is gone, as in a new process.
+    /// A device that failed works again, and everything left on it is freed, as in a new process.
     pub fn revive(&self) {
         // SAFETY: the type of the exported function.
         if let Ok(f) = unsafe { self.control.get::<extern "C" fn()>(b"standin_revive\0") } {

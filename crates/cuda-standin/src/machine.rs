@@ -1,7 +1,7 @@
 //! A launch: blocks one by one, their threads as fibers, every access checked.
 //!
 //! Two accesses are ordered if they are of one thread, or an earlier barrier of the block, or an earlier
-//! exchange of the warp lies between them; else they race. For the inputs that run, that is exact in kernels
+//! exchange of the warp is between them; else they race. For the inputs that run, that is exact in kernels
 //! without atomics.
 
 use crate::fiber::Fiber;
@@ -75,7 +75,8 @@ static mut CURRENT: *mut Machine = std::ptr::null_mut();
 
 /// The machine of the launch that runs.
 fn current() -> &'static mut Machine {
-    // SAFETY: set for the length of a launch, by the thread that holds the world; fibers run in turns.
+    // SAFETY: set for the length of a launch, by the thread that holds the world; fibers never run
+    // concurrently.
     unsafe { &mut *CURRENT }
 }
 
@@ -199,7 +200,8 @@ impl Machine {
         }
     }
 
-    /// True if bytes belong to one of the operands that the kernel states, which it writes if this is a write.
+    /// True if bytes belong to one of the operands that the kernel states, which it writes if this is a
+    /// write.
     fn is_operand(&self, address: u64, bytes: u64, write: bool) -> bool {
         let extents = self.entry.as_ref().map_or(&[][..], |e| &e.extents);
         let holds = |(start, (size, written)): (&u64, &(u64, bool))| {

@@ -133,7 +133,7 @@ impl World {
         if needs_context && self.failure != 0 { Err(self.failure) } else { Ok(()) }
     }
 
-    /// Begins anew after a failure. Handles of before are gone.
+    /// Resets after a failure. Older handles are invalid.
     pub fn revive(&mut self) {
         (self.failure, self.used) = (0, 0);
         self.finding.clear();
@@ -311,7 +311,7 @@ impl World {
                 }
             }
             Work::Wait { event, mark } => self.until(event, mark),
-            // Behind a failure nothing is done.
+            // After a failure no work is done.
             _ if self.failure != 0 => {}
             work => {
                 if let Err((status, finding)) = self.work(work) {

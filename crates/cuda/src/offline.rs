@@ -1,4 +1,4 @@
-//! GPUs that are not there: plans are made for them, and kernels compiled or written as text.
+//! GPUs that are not in this machine: plans are made for them, and kernels compiled or written as text.
 
 use crate::host::compile::{Compiled, Compiler, Source};
 use crate::lower;

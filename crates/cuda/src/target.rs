@@ -51,8 +51,8 @@ impl Operators for Kernels {
         0
     }
 
-    /// Products read and write matrices with any pitch, and copy those that the library does not take; the host
-    /// reads and writes any.
+    /// Products read and write matrices with any pitch, and copy those that the library does not take; the
+    /// host reads and writes any.
     fn strided(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType], port: Port) -> bool {
         match self.native(op, cx, outs) {
             true => lower::takes_strides(op) && port != Port::Read(2),

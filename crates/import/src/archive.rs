@@ -36,15 +36,16 @@ impl Backing {
     }
 }
 
-/// Sets what happens when a part of a mapped file is read that is no longer there (SIGBUS), in place of the sudden end of
-/// the process. `then` runs in a signal handler and must end the process; it may write to standard error.
+/// Sets what happens when a part of a mapped file is read that is no longer there (SIGBUS), in place of the
+/// sudden end of the process. `then` runs in a signal handler and must end the process; it may write to
+/// standard error.
 pub fn on_lost_file(then: fn()) {
     #[cfg(unix)]
     {
         #[allow(unsafe_code)]
-        // SAFETY: the instruction that reads the map raises the signal, on its own thread, which copies bytes then and
-        // holds no lock that writing to standard error takes. A system that refuses the handler ends the process as it
-        // would without one.
+        // SAFETY: the instruction that reads the map raises the signal, on its own thread, which copies bytes
+        // then and holds no lock that writing to standard error takes. A system that refuses the handler ends
+        // the process as it would without one.
         let _ = unsafe { signal_hook::low_level::register(signal_hook::consts::SIGBUS, then) };
     }
     #[cfg(not(unix))]

@@ -31,7 +31,7 @@ impl From<Error> for Obstacle {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operand {
     pub tensor: TensorId,
-    /// Name of the argument that it is, or stands in the list of.
+    /// Name of the argument that it is, or whose list contains it.
     pub argument: &'static str,
     /// It is of pairs: complex numbers.
     pub complex: bool,
@@ -51,8 +51,8 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Takes out the number that stands for the first tensor, as in `torch.mul(2, x)`, unless an overload of `op` has a
-    /// number of that name.
+    /// Takes out the number that stands for the first tensor, as in `torch.mul(2, x)`, unless an overload of
+    /// `op` has a number of that name.
     pub fn take_first_number(&mut self, op: &OpDef) -> Option<Attr> {
         let name = self.number.filter(|&name| name == "self")?;
         let takes = |s: &Schema| s.args.iter().any(|a| a.name == name && a.ty == ArgType::Scalar);
@@ -189,7 +189,7 @@ fn one(scope: &Scope, arg: &Arg, value: &Argument, complex: bool, call: &mut Cal
         }
         ArgType::DType => match value {
             Argument::AsScalarType(code) => {
-                // A complex dtype is asked for where complex numbers are made.
+                // A complex dtype is requested where complex numbers are created.
                 let dtype = if complex { element_of(*code).map(|e| e.dtype) } else { dtype_of(*code) };
                 let dtype = dtype.map_err(|what| Obstacle::Unsupported(format!("it asks for {what}")))?;
                 call.attrs.set(arg.name, dtype);
@@ -267,7 +267,7 @@ fn depends_on_data(arg: &Arg) -> Obstacle {
     ))
 }
 
-/// A number in the form the schema wants.
+/// A number in the form the schema requires.
 fn number(arg: &Arg, n: Option<Number>) -> Result<Attr, Obstacle> {
     let n = n.ok_or_else(|| depends_on_data(arg))?;
     Ok(match (arg.ty, n) {

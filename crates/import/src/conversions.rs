@@ -1,4 +1,4 @@
-//! Conversions of f32 to f32, which change nothing but in mixed precision. Knows tensors by number alone.
+//! Conversions of f32 to f32, which have an effect in mixed precision only. Knows tensors by number alone.
 
 use crate::functionalize::TensorId;
 

@@ -66,7 +66,7 @@ pub enum Code {
     Name,
     /// HW-I011: an element type or layout is unknown or not supported.
     DType,
-    /// HW-I012: a stored tensor does not lie within its storage.
+    /// HW-I012: a stored tensor exceeds its storage.
     Weights,
     /// HW-I013: a symbolic expression cannot be read or has no value.
     Expression,

@@ -163,7 +163,7 @@ impl Tensors {
     /// The tensor's present value.
     ///
     /// # Errors
-    /// `Budget` if it lies too deep in views of views; what a view operator refuses.
+    /// `Budget` if it is nested too deeply in views of views; what a view operator refuses.
     pub fn read(&mut self, b: &mut Builder, t: TensorId) -> Result<ValueId> {
         let version = self.get(self.get(t).root).version;
         let mut stale = Vec::new();
@@ -200,8 +200,8 @@ impl Tensors {
     /// Replaces the tensor's content; `new` has its type.
     ///
     /// # Errors
-    /// `Budget` if it lies too deep in views of views; `Err(Ok(name))` is the view operator that cannot be
-    /// written through.
+    /// `Budget` if it is nested too deeply in views of views; `Err(Ok(name))` is the view operator that
+    /// cannot be written through.
     pub fn write(&mut self, b: &mut Builder, t: TensorId, new: ValueId) -> Result<Result<(), &'static str>> {
         if self.get(t).depth > MAX_DEPTH {
             return Err(too_deep());

@@ -33,7 +33,7 @@ pub(crate) enum Made {
 /// Rows of which a mask selects some.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Selection {
-    /// The mask as the model has it: rows of one mask belong together.
+    /// The mask as the model has it: rows of one mask form a group.
     pub mask: ValueId,
     /// True for each row that is selected, `bool [rows]`.
     pub rows: ValueId,
@@ -106,7 +106,7 @@ impl<'a> Importer<'a> {
                 Err(obstacle) => {
                     let reason = match obstacle {
                         Obstacle::Unsupported(reason) => Some(reason),
-                        // Something must have been reported, or the input that stands in would be invented.
+                        // Something must have been reported, or the substitute input would be invented.
                         _ if self.unsupported.is_empty() => {
                             Some("an operand of it is the result of no operator, such as an assertion".into())
                         }
@@ -204,8 +204,8 @@ impl<'a> Importer<'a> {
         Ok(self.define_first(scope, node, &results, resolved.schema.results)?)
     }
 
-    /// Writes down the epsilon of an RMS norm that names none: that of the dtype in which it computes, of which the proof in f64
-    /// must not make another.
+    /// Writes down the epsilon of an RMS norm that names none: that of the dtype in which it computes, of
+    /// which the proof in f64 must not make another.
     fn epsilon(&self, op: &'static OpDef, call: &mut Call) -> Result<(), Obstacle> {
         let missing = call.attrs.get("eps").is_none();
         if let (true, "rms_norm" | "_fused_rms_norm", Some(Some(x))) =
@@ -217,8 +217,9 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Puts a number before the tensors of a call, as a tensor without dimensions. It has the dtype that PyTorch promotes a
-    /// plain number and these tensors to: a float gives integers the default dtype, and takes that of floats.
+    /// Puts a number before the tensors of a call, as a tensor without dimensions. It has the dtype that
+    /// PyTorch promotes a plain number and these tensors to: a float gives integers the default dtype, and
+    /// takes that of floats.
     fn number_as_tensor(&mut self, number: Attr, call: &mut Call) -> Result<(), Obstacle> {
         let others = call.tensors.iter().flatten().map(|o| self.tensors.ty(&self.b, o.tensor).clone());
         let others: Vec<TensorType> = others.collect();
@@ -312,8 +313,9 @@ impl<'a> Importer<'a> {
         self.define_first(scope, node, results, results.len())
     }
 
-    /// As [`Importer::define`], of an operator that makes the first of the results that its schema `declared`.
-    /// The others stay undefined, as what `embedding_bag` keeps for ATen's backward pass; nothing may read them.
+    /// As [`Importer::define`], of an operator that makes the first of the results that its schema
+    /// `declared`. The others stay undefined, as what `embedding_bag` keeps for ATen's backward pass; nothing
+    /// may read them.
     fn define_first(
         &mut self,
         scope: &mut Scope<'a>,

@@ -1,7 +1,7 @@
-//! Elements that a mask selects, `x[mask]`. How many they are depends on the data, so that no tensor holds them
-//! alone: all are kept, with the mask, and computed. Those that are not selected stand for one that is. Sums and
-//! means then leave them out, which is exact: nothing flows from them or back to them. Where a mask selects nothing,
-//! the first element stands for all.
+//! Elements that a mask selects, `x[mask]`. How many they are depends on the data, so that no tensor holds
+//! them alone: all are kept, with the mask, and computed. Those that are not selected stand for one that is.
+//! Sums and means then leave them out, which is exact: nothing flows from them or back to them. Where a mask
+//! selects nothing, the first element stands for all.
 
 use crate::arguments::{self, Call, Obstacle, Operand};
 use crate::error::{Result, refuse, shown};
@@ -17,8 +17,8 @@ use headwater_core::ops::reduce::{mean::MEAN, sum::SUM};
 use headwater_core::ops::{Body, OpCx};
 use headwater_core::{Attrs, Builder, DType, Layout, TensorType, ValueId};
 
-/// Operators that compute each row from the same row of their operands, besides those that compute each element
-/// from the same element.
+/// Operators that compute each row from the same row of their operands, besides those that compute each
+/// element from the same element.
 const BY_ROWS: &[&str] = &[
     "clone",
     "contiguous",
@@ -111,8 +111,8 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// All rows of `x`, one for each element of the mask, where those that are not selected stand for one that is.
-    /// `masked_select` broadcasts both.
+    /// All rows of `x`, one for each element of the mask, where those that are not selected stand for one
+    /// that is. `masked_select` broadcasts both.
     fn select(
         &mut self,
         scope: &Scope<'a>,
@@ -160,8 +160,8 @@ impl<'a> Importer<'a> {
         found
     }
 
-    /// Operands, each with its value and true if it is of the mask's rows. Others must be the same for every row, as
-    /// those of a `linear` are.
+    /// Operands, each with its value and true if it is of the mask's rows. Others must be the same for every
+    /// row, as those of a `linear` are.
     fn rows_of(
         &mut self,
         scope: &Scope<'a>,
@@ -175,7 +175,7 @@ impl<'a> Importer<'a> {
         let most = operands.iter().flatten().filter(|o| selected(o).is_some()).map(rank).max().unwrap_or(0);
         for operand in operands.iter().flatten() {
             let fits = match selected(operand) {
-                // Rows of fewer dimensions would stand in another's columns.
+                // Rows of fewer dimensions would be aligned with another's columns.
                 Some(own) => own.mask == mask && rank(operand) == most,
                 None => {
                     let shape = &self.tensors.ty(&self.b, operand.tensor).shape;
@@ -278,8 +278,8 @@ impl<'a> Importer<'a> {
     }
 }
 
-/// The mask and the tensor by rows, one for each element of the mask, which has the first `rank` dimensions. Rows that
-/// are not selected become the first that is; no gradient flows by these.
+/// The mask and the tensor by rows, one for each element of the mask, which has the first `rank` dimensions.
+/// Rows that are not selected become the first that is; no gradient flows by these.
 fn stood_in(
     b: &mut Builder,
     x: ValueId,

@@ -49,9 +49,9 @@ fn named<'a>(node: &'a Node, name: &str) -> Option<&'a Argument> {
 }
 
 impl<'a> Importer<'a> {
-    /// Takes calls that change no number: `alias`, `clone`, conversions to the dtype there is, dropout
-    /// switched off. Whether it did. A conversion of f32 to f32 stays as a node, since it is binding in mixed
-    /// precision.
+    /// Handles calls that change no value: `alias`, `clone`, conversions to the dtype there is, dropout
+    /// switched off. True if it was one. A conversion of f32 to f32 stays as a node, since it is binding in
+    /// mixed precision.
     pub fn same_tensor(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<bool, Obstacle> {
         let (namespace, name) = scope::base(&node.target);
         let Some(input) = node.inputs.first() else { return Ok(false) };
@@ -113,8 +113,8 @@ impl<'a> Importer<'a> {
         Ok(true)
     }
 
-    /// True for a conversion of f32 to f32 that the model asks for. A move to a device asks for all that a
-    /// tensor has.
+    /// True for a conversion of f32 to f32 that the model requests. A move to a device requests whatever the
+    /// tensor already has.
     fn asks_for_f32(&self, scope: &Scope<'a>, node: &Node, given: TensorId) -> bool {
         self.tensors.ty(&self.b, given).dtype == DType::F32
             && self.asked_dtype(scope, node).is_some()
@@ -201,7 +201,7 @@ impl<'a> Importer<'a> {
         Ok(if recorded == *self.tensors.layout(given) { Same::Tensor } else { Same::Copy })
     }
 
-    /// The dtype a conversion asks for.
+    /// The dtype a conversion requests.
     fn asked_dtype(&self, scope: &Scope<'a>, node: &Node) -> Option<DType> {
         if let Some(Argument::AsScalarType(code)) = named(node, "dtype") {
             return element_of(*code).ok().map(|e| e.dtype);

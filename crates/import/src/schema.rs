@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 /// Schema major version this importer reads.
 pub const MAJOR: u64 = 8;
 
-/// A JSON object as a table; a key that stands twice is an error.
+/// A JSON object as a table; a key that appears twice is an error.
 #[derive(Debug, Clone)]
 pub struct Table<V>(pub HashMap<String, V>);
 

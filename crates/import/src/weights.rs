@@ -16,7 +16,7 @@ const EXPAND_RATIO: usize = 64;
 pub struct StoredTensor {
     /// Element type. Complex numbers are pairs of floats in a last dimension of 2.
     pub dtype: DType,
-    /// Layout of the elements in `storage`, in elements; every one of them lies within it.
+    /// Layout of the elements in `storage`, in elements; all are within it.
     pub layout: Layout,
     /// The storage, shared by tensors that share memory.
     pub storage: Bytes,
@@ -25,7 +25,7 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// The elements in row-major order where they lie so already, without a copy.
+    /// The elements in row-major order if they are stored so, without a copy.
     pub fn contiguous(&self) -> Option<&[u8]> {
         if !self.layout.is_contiguous() {
             return None;
@@ -76,7 +76,7 @@ pub struct GivenTensor {
     pub storage_bytes: usize,
 }
 
-/// The place of a tensor in a storage. Every element lies within it.
+/// The place of a tensor in a storage. Every element is within it.
 #[derive(Debug, Clone)]
 pub(crate) struct Placed {
     pub dtype: DType,
@@ -99,7 +99,7 @@ impl Placed {
     }
 
     /// # Errors
-    /// `Weights` if an element lies outside of the storage.
+    /// `Weights` if an element is outside of the storage.
     fn given(tensor: GivenTensor) -> Result<Placed> {
         let GivenTensor { name, dtype, layout, storage, storage_bytes: length } = tensor;
         let bad = |what: String| refuse!(Weights, "tensor `{}`: {what}", shown(&name));
@@ -138,7 +138,7 @@ impl Tensors {
     /// Tensors that the caller keeps.
     ///
     /// # Errors
-    /// `Name` for two of one name, `Weights` for one that does not lie within its storage.
+    /// `Name` for two of one name, `Weights` for one that exceeds its storage.
     pub fn given(tensors: impl IntoIterator<Item = GivenTensor>) -> Result<Tensors> {
         let mut given = HashMap::new();
         for tensor in tensors {
@@ -170,7 +170,7 @@ impl Tensors {
         }
     }
 
-    /// Refuses tensors that together are out of proportion to the file, or to the storages: each may repeat
+    /// Refuses tensors whose total is out of proportion to the file, or to the storages: each may repeat
     /// elements and be compressed.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ impl Tensors {
     }
 }
 
-/// The parameters, buffers and constants of an archive, by name. Tensors are looked at when asked for.
+/// The parameters, buffers and constants of an archive, by name. Tensors are read on demand.
 #[derive(Debug)]
 pub struct Weights {
     payloads: HashMap<String, (&'static str, Payload)>,
@@ -259,7 +259,7 @@ impl Weights {
     }
 }
 
-/// As [`Layout::offsets`], one after the other: a stored `expand` may have far more elements than bytes.
+/// As [`Layout::offsets`], lazily: a stored `expand` may have far more elements than bytes.
 pub(crate) fn walk(layout: &Layout) -> impl Iterator<Item = isize> + '_ {
     let mut index = vec![0usize; layout.shape.rank()];
     let mut next = (layout.shape.numel() > 0).then_some(layout.offset);
@@ -318,7 +318,7 @@ fn stored(archive: &Archive, entry: String, meta: &TensorMeta, name: &str) -> Re
     Ok(StoredTensor { dtype, layout, storage, entry })
 }
 
-/// Refuses elements of `unit` bytes that do not all lie within a storage of `length` bytes, or are out of
+/// Refuses elements of `unit` bytes that are not all within a storage of `length` bytes, or are out of
 /// proportion to it.
 fn check_extent(
     dtype: DType,
@@ -351,7 +351,8 @@ fn check_extent(
     Ok(())
 }
 
-/// The layout of complex numbers as pairs of real ones: a last dimension of 2. `None` if it reaches beyond memory.
+/// The layout of complex numbers as pairs of real ones: a last dimension of 2. `None` if it reaches beyond
+/// memory.
 pub(crate) fn pairs(layout: &Layout) -> Option<Layout> {
     let twice = |s: &isize| s.checked_mul(2);
     Some(Layout {

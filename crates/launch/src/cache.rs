@@ -1,5 +1,5 @@
-//! The cache of binaries: files named by everything that they depend on, each with the digest of its bytes. A damaged
-//! or half-written entry is as good as none.
+//! The cache of binaries: files named by everything that they depend on, each with the digest of its bytes. A
+//! damaged or half-written entry is as good as none.
 
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ mod tests {
         }
         cache.put("k", b"bytes").unwrap();
         assert!(cache.get("k").is_some());
-        // Nothing but the two files is left.
+        // Only the two files are left.
         assert_eq!(std::fs::read_dir(folder.path().join("a/b")).unwrap().count(), 2);
     }
 }

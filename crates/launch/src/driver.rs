@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 /// A place where launches run.
 pub trait Driver: Send + Sync + 'static {
-    /// Alignment of memory in bytes. After the end of a memory, the bytes up to the next multiple and as many more may be
-    /// read.
+    /// Alignment of memory in bytes. After the end of a memory, the bytes up to the next multiple and as many
+    /// more may be read.
     const ALIGN: usize;
 
     /// Its kernels before they are compiled.
@@ -26,7 +26,7 @@ pub trait Driver: Send + Sync + 'static {
     type Graph: Send;
     /// An operator of the vendor's library.
     type Operator: Send;
-    /// Memory that such operators ask for.
+    /// Memory that such operators request.
     type Workspace: Send;
 
     /// Name of the device.
@@ -38,7 +38,8 @@ pub trait Driver: Send + Sync + 'static {
     /// The construct that has no kernel.
     fn lower(&self, step: &Step, origin: &Origin) -> Result<Lowered<Self::Program>, Refusal>;
 
-    /// The step as a call of the vendor's library, if that is requested: `None` for steps that it has no function for.
+    /// The step as a call of the vendor's library, if that is requested: `None` for steps that it has no
+    /// function for.
     fn library(&self, step: &Step, origin: &Origin) -> Option<LibraryChoice<Self>>
     where
         Self: Sized;
@@ -89,10 +90,10 @@ pub trait Driver: Send + Sync + 'static {
     /// As [`Driver::launch`].
     fn replay(&self, stream: &Self::Stream, graph: &Self::Graph) -> Result<bool>;
 
-    /// Bytes of workspace that an operator asks for.
+    /// Bytes of workspace that an operator requests.
     fn needs(&self, operator: &Self::Operator) -> usize;
 
-    /// Memory for what operators ask for, as much as any of them needs.
+    /// Workspace of operators, as much as any of them needs.
     ///
     /// # Errors
     /// `Device` if there is not enough.
@@ -135,8 +136,8 @@ pub trait Driver: Send + Sync + 'static {
 
 /// The errors of a stream: those in data, which steps on the host and kernels that check indices find.
 pub trait Queue<M>: 'static {
-    /// Reports an [`IndexFault`] that the launch before leaves at byte `at` of `faults`, once that is known: at once, or
-    /// with the next call that waits.
+    /// Reports an [`IndexFault`] that the launch before leaves at byte `at` of `faults`, once that is known:
+    /// at once, or with the next call that waits.
     ///
     /// # Errors
     /// The fault; the device's failure.

@@ -23,11 +23,12 @@ pub struct Loaded<D: Driver> {
     segments: Vec<(String, usize)>,
     steps: Vec<Prepared<D>>,
     kernels: Vec<D::Kernel>,
-    /// Memory for partial results, which all launches share, for constants of steps, and for reports of kernels.
+    /// Memory for partial results, which all launches share, for constants of steps, and for reports of
+    /// kernels.
     scratch: Option<D::Memory>,
     constants: Option<D::Memory>,
     faults: Option<D::Memory>,
-    /// Memory that operators of the vendor's ask for.
+    /// Workspace of the vendor's operators.
     workspace: D::Workspace,
     /// Recordings of launches, by the steps that they are of.
     recordings: HashMap<Range<usize>, Recording<D::Graph>>,
@@ -35,8 +36,8 @@ pub struct Loaded<D: Driver> {
     failure: Option<Error>,
 }
 
-/// Launches of steps without one on the host or of the vendor's between them: seen with some memory, then recorded, then replayed. So what
-/// runs once is not recorded.
+/// Launches of steps without one on the host or of the vendor's between them: seen with some memory, then
+/// recorded, then replayed. So what runs once is not recorded.
 struct Recording<G> {
     /// Addresses of the segments.
     memory: Vec<u64>,
@@ -239,7 +240,8 @@ impl<D: Driver> Loaded<D> {
         stream.report(faults, *at, fault.clone())
     }
 
-    /// Steps from `at` on, before `end`, that are launches of ours; a step on the host or of the vendor's is alone.
+    /// Steps from `at` on, before `end`, that are launches of ours; a step on the host or of the vendor's is
+    /// alone.
     fn part(&self, at: usize, end: usize) -> Range<usize> {
         let own = |step: &Prepared<D>| matches!(step.work, Work::Kernels(_));
         let launched = self.steps[at..end].iter().take_while(|step| own(step)).count();
@@ -254,8 +256,8 @@ impl<D: Driver> Loaded<D> {
         })
     }
 
-    /// Replays the launches of steps, if they were given with this memory before; false where they are to be given one by
-    /// one. Inputs and scalars of a step lie in memory, so a replay reads them anew.
+    /// Replays the launches of steps, if they were given with this memory before; false where they are to be
+    /// given one by one. Inputs and scalars of a step are in memory, so a replay reads their current values.
     fn replay(&mut self, steps: &Range<usize>, stream: &D::Stream, segments: &[&D::Memory]) -> Result<bool> {
         // A recording of one launch saves nothing.
         if !self.driver.records() {

@@ -1,4 +1,4 @@
-//! Steps on the host: the bytes that the operands lie in are read, the reference interpreter computes, and what it wrote
+//! Steps on the host: the operands' bytes are read, the reference interpreter computes, and what it wrote
 //! goes back.
 
 use crate::Driver;
@@ -18,7 +18,7 @@ pub(super) struct HostStep {
 }
 
 impl HostStep {
-    /// The step, whose views lie in their segments.
+    /// The step, whose views are in their segments.
     ///
     /// # Errors
     /// `Plan` if they do not.
@@ -45,7 +45,7 @@ impl HostStep {
         let views = step.reads.iter_mut().flatten().chain(&mut step.writes);
         for view in views {
             let number = gathered(view.place.segment);
-            // The first element lies in the gathered bytes; a view without elements lies anywhere.
+            // The first element is in the gathered bytes; a view without elements has any offset.
             let first = view.layout.offset * view.dtype.size() as isize;
             let start = view.place.offset as isize + first - ranges[number].1.start as isize;
             view.place.offset = usize::try_from(start).unwrap_or(0);

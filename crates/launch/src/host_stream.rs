@@ -2,8 +2,8 @@
 //!
 //! Errors in data come from steps that run on the host, and from kernels that check indices: their reports
 //! are copied after the launch, and read by the next call that waits or gives the stream a plan's steps. The
-//! stream keeps the first error and drops work until a call that waits has reported it. Failures of the device
-//! are kept by the vendor's side ([`Host`]) and are returned again by each later call.
+//! stream keeps the first error and drops work until a call that waits has reported it. Failures of the
+//! device are kept by the vendor's side ([`Host`]) and are returned again by each later call.
 
 use crate::IndexFault;
 use crate::driver::Queue;

@@ -1,10 +1,10 @@
-//! The runtime of devices that compile kernels: launches and their arguments, scratch memory, steps on the host, recordings of
-//! launches, distinct kernels, the cache of binaries, and the way each step would run.
+//! The runtime of devices that compile kernels: launches and their arguments, scratch memory, steps on the
+//! host, recordings of launches, distinct kernels, the cache of binaries, and the way each step would run.
 //!
-//! A device is a [`Driver`]. It turns a step into launches ([`Lowered`]) of its own programs ([`Program`]), or refuses it with the
-//! construct that has no kernel ([`Refusal`]); then the step runs through the reference interpreter on the host, on bytes that
-//! are fetched for it and written back. [`Loaded`] is the executable of all such devices. Knows no chip, no language of kernels
-//! and no vendor's library.
+//! A device is a [`Driver`]. It turns a step into launches ([`Lowered`]) of its own programs ([`Program`]),
+//! or refuses it with the construct that has no kernel ([`Refusal`]); then the step runs through the
+//! reference interpreter on the host, on bytes that are fetched for it and written back. [`Loaded`] is the
+//! executable of all such devices. Knows no chip, no language of kernels and no vendor's library.
 
 mod cache;
 mod distinct;

@@ -69,8 +69,8 @@ pub struct LoweredLaunch<P> {
 /// An argument of a launch. Operands are numbered as in the step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum LoweredArg {
-    /// Address of an operand that is read: its element of index 0 (`place.offset` and the layout's offset), and `bytes`
-    /// behind it.
+    /// Address of an operand that is read: its element of index 0 (`place.offset` and the layout's offset),
+    /// plus `bytes`.
     Read {
         /// Position among the step's reads.
         operand: usize,
@@ -84,7 +84,7 @@ pub enum LoweredArg {
         /// Byte offset from the operand's first element.
         bytes: u64,
     },
-    /// Address in scratch memory, which all launches of a device's executable share, one after the other. It begins
+    /// Address in scratch memory, which all launches of a device's executable share sequentially. It begins
     /// at 512 bytes.
     Scratch {
         /// Bytes from the start of the scratch memory.
@@ -95,8 +95,8 @@ pub enum LoweredArg {
         /// Bytes from the start of the constants.
         bytes: u64,
     },
-    /// Address of reports of indices out of range, eight i32 each: their number, the position of the first, the low and
-    /// the high half of that index, and zeros. The device makes an error in data of the first.
+    /// Address of reports of indices out of range, eight i32 each: their number, the position of the first,
+    /// the low and the high half of that index, and zeros. The device makes an error in data of the first.
     Fault {
         /// Indices are at least 0 and below it.
         limit: u64,
@@ -112,7 +112,7 @@ pub enum LoweredArg {
 pub struct Lowered<P> {
     /// The launches; each sees what the ones before it wrote.
     pub launches: Vec<LoweredLaunch<P>>,
-    /// Bytes of scratch memory that they need together.
+    /// Bytes of scratch memory that they share.
     pub scratch: u64,
     /// Bytes that the launches only read. Devices write them once, when a plan is loaded.
     pub constants: Vec<u8>,

@@ -7,7 +7,7 @@ use headwater_core::{ensure, fail};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of its segment that a view lies in; empty for a view without elements.
+/// Bytes of its segment that a view covers; empty for a view without elements.
 ///
 /// # Errors
 /// `Plan` if it leaves its segment.
@@ -84,12 +84,13 @@ pub(super) enum Where {
 }
 
 impl PlacedLaunch {
-    /// The places of a launch's arguments, in a plan, with `scratch` bytes of scratch memory. Reports of kernels begin
-    /// at byte `faults`, the step's constants lie at `constants`, memory is aligned to `align` bytes.
+    /// The places of a launch's arguments, in a plan, with `scratch` bytes of scratch memory. Reports of
+    /// kernels begin at byte `faults`, the step's constants are at `constants`, memory is aligned to `align`
+    /// bytes.
     ///
     /// # Errors
-    /// `Plan` where an argument does not fit its parameter: a bug of the lowering, which must not become an access to
-    /// memory of others.
+    /// `Plan` where an argument does not fit its parameter: a bug of the lowering, which must not become an
+    /// access to memory of others.
     pub fn new<P: Program>(
         plan: &Plan,
         step: &Step,
@@ -177,8 +178,8 @@ impl PlacedLaunch {
     }
 }
 
-/// The place of an operand of a library's function, in a plan, with `scratch` bytes of scratch memory and the step's constants at
-/// `constants`.
+/// The place of an operand of a library's function, in a plan, with `scratch` bytes of scratch memory and the
+/// step's constants at `constants`.
 ///
 /// # Errors
 /// `Plan` where it leaves its memory, or is written there where it is only read: a bug of the lowering.
@@ -215,7 +216,7 @@ pub(super) fn operand(
     place.ok_or_else(wrong)
 }
 
-/// The byte of its segment at which a parameter begins, `bytes` behind a view's first element.
+/// The byte of its segment at which a parameter begins, `bytes` after a view's first element.
 fn address(plan: &Plan, view: &TensorView, bytes: u64, param: &Parameter, align: usize) -> Result<usize> {
     let outside = || fail!(Plan, "parameter `{}` leaves the segment of {view:?}", param.name);
     let size = view.dtype.size() as isize;
@@ -228,8 +229,8 @@ fn address(plan: &Plan, view: &TensorView, bytes: u64, param: &Parameter, align:
     Ok(start)
 }
 
-/// Ends of the bytes that belong to a parameter, and of those that its kernel writes or reads: whole blocks reach beyond
-/// the operand.
+/// Ends of the bytes that belong to a parameter, and of those that its kernel writes or reads: whole blocks
+/// reach beyond the operand.
 struct Ends {
     own: usize,
     written: usize,

@@ -5,9 +5,9 @@ use headwater_core::device::{Predicted, StepUse};
 use headwater_core::plan::Plan;
 use std::collections::HashMap;
 
-/// The way each step of a plan would run on a device, with the times that it predicts. A part of the plan without a step on the
-/// host can be recorded and replayed: what that costs counts at its first step. Nothing is predicted of the vendor's operators,
-/// which divide recordings too.
+/// The way each step of a plan would run on a device, with the times that it predicts. A part of the plan
+/// without a step on the host can be recorded and replayed: what that costs counts at its first step. Nothing
+/// is predicted of the vendor's operators, which divide recordings too.
 pub fn survey<D: Driver>(driver: &D, plan: &Plan) -> Vec<StepUse> {
     let mut known: HashMap<String, Option<Predicted>> = HashMap::new();
     let mut begins = true;

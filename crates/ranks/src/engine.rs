@@ -2,8 +2,8 @@
 //! and in between listens to the other ranks. MPI goes on only while it is called, so the thread polls, with
 //! short sleeps.
 //!
-//! When a rank is gone, each survivor prints one line that names it, tells the others, and ends its process
-//! with status [`LOST`]: what it waits for will not come, and no call of MPI is sure to return.
+//! When a rank is lost, each survivor prints one line that names it, notifies the others, and ends its
+//! process with status [`LOST`]: what it waits for will not arrive, and no call of MPI is sure to return.
 
 use crate::health::{Identity, MESSAGE, Peer, Word, named};
 use crate::launcher::Launcher;
@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const LISTEN: Duration = Duration::from_millis(5);
 /// Longest sleep between two polls of an exchange.
 const NAP: Duration = Duration::from_micros(200);
-/// Time that others have to hear of a fault before processes end.
+/// Time for others to receive the report of a fault before processes end.
 const GRACE: Duration = Duration::from_millis(1500);
 /// Time after which a process ends though MPI has not.
 const LAST: Duration = Duration::from_secs(2);
@@ -362,7 +362,7 @@ impl Communication {
                 }
                 Ok(Command::Leave) => return self.leave(),
                 Err(RecvTimeoutError::Timeout) => self.tend(),
-                // Whoever drops the engine has left before, or has told the others why not.
+                // Before the engine is dropped, its owner has left or has notified the others why not.
                 Err(RecvTimeoutError::Disconnected) => self.rest(),
             }
         }
@@ -451,7 +451,7 @@ impl Communication {
             return;
         }
         if gap > STOPPED {
-            // This process itself stood still: the others had no chance to be heard.
+            // This process itself was suspended: it could not receive the others' messages.
             self.lines.iter_mut().flatten().for_each(|l| l.peer.heard += gap);
         }
         self.listened = now;
@@ -477,7 +477,7 @@ impl Communication {
         }
     }
 
-    /// Hears what others have said.
+    /// Receives the others' messages.
     fn listen(&mut self, now: Instant) -> Result<()> {
         for other in 0..self.lines.len() {
             let Some(Line { peer, receiving: Some(request), .. }) = &mut self.lines[other] else { continue };
@@ -571,7 +571,7 @@ impl Communication {
         }
     }
 
-    /// Sends a word to all, once earlier ones are gone, for at most `patience`.
+    /// Sends a word to all, once earlier ones are sent, for at most `patience`.
     fn tell(&mut self, word: &Word, patience: Duration) {
         let until = Instant::now() + patience;
         let mut sent = vec![false; self.lines.len()];
@@ -598,7 +598,7 @@ impl Communication {
         self.lines[rank].as_ref().map_or(format!("rank {rank}"), |l| named(rank, &l.peer.identity))
     }
 
-    /// MPI has failed: the rank that is gone is looked for, then the process ends.
+    /// MPI has failed: finds the lost rank, then the process ends.
     fn failed(&mut self, error: &Error) -> ! {
         let until = Instant::now() + self.limits.silent;
         while Instant::now() < until {
@@ -614,7 +614,7 @@ impl Communication {
         self.gone(text.strip_prefix("HW-R012: ").unwrap_or(&text))
     }
 
-    /// A rank is gone: says which, lets the others say so, and ends this process.
+    /// A rank is lost: prints which, lets the others print it too, and ends this process.
     fn gone(&mut self, line: &str) -> ! {
         say(&format!(
             "error: HW-R012: {line}; the run ends, and goes on from its last checkpoint with --resume"

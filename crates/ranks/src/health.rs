@@ -1,5 +1,5 @@
-//! Health of the other ranks: what they say of themselves each second, what the system says of those on this
-//! machine, and the sentence about one that is gone.
+//! Health of the other ranks: their heartbeat each second, the operating system's view of those on this
+//! machine, and the message about one that is lost.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub(crate) enum Word {
     Bye,
     /// It ends with an error of its own.
     Ends(String),
-    /// Another rank is gone: what the sender has printed.
+    /// Another rank is lost: what the sender has printed.
     Gone(String),
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Peer {
     pub identity: Identity,
     /// True if its process can be looked at.
     pub near: bool,
-    /// When it was heard last.
+    /// Time of its last message.
     pub heard: Instant,
     /// Its phase at that time.
     pub doing: String,
@@ -150,8 +150,8 @@ impl Peer {
         }
     }
 
-    /// The fault of a rank, if it has one: it is dead, or has not been heard for `silent`; or it lives, and
-    /// others have waited for it for `stalled`. `waiting`: exchanges that this rank has begun, and for how
+    /// The fault of a rank, if it has one: it is dead, or has sent nothing for `silent`; or it lives, and
+    /// others have waited for it for `stalled`. `waiting`: exchanges that this rank has started, and for how
     /// long it has waited for the last.
     pub fn fault(
         &self,

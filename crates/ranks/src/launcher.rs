@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(Launcher::libraries(Some(&l))[0], "libmpi.so.12");
         let l = found(&[("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1"), ("WORLD_SIZE", "2")]);
         assert_eq!(l.unwrap().unwrap().kind, Kind::Slurm);
-        // One process is no world, whoever started it.
+        // One process is no world, whatever started it.
         for alone in [&[][..], &[("PMI_SIZE", "1"), ("PMI_RANK", "0")], &[("WORLD_SIZE", "1")]] {
             assert_eq!(found(alone), Ok(None), "{alone:?}");
         }

@@ -1,11 +1,11 @@
 //! The ranks of a run: how a process finds that it is one of several, and the transport between them
 //! ([`headwater_core::ranks::Transport`]).
 //!
-//! MPI is opened at run time. One table of functions serves the three binary interfaces that there are
+//! MPI is opened at run time. One table of functions serves the three binary interfaces in use
 //! ([`mpi::Abi`]); the launcher's variables say which library belongs to it ([`launcher`]). One thread makes
-//! all calls of MPI ([`engine`]): it carries exchanges, hears the heartbeats of the other ranks, and ends the
-//! process when one of them is gone ([`health`]). [`memory`] is a transport within one process. Adds nothing
-//! up, and knows no plan.
+//! all calls of MPI ([`engine`]): it carries exchanges, receives the heartbeats of the other ranks, and ends
+//! the process when one of them is lost ([`health`]). [`memory`] is a transport within one process. Adds
+//! nothing up, and knows no plan.
 
 pub mod engine;
 pub mod health;
@@ -17,10 +17,10 @@ pub use engine::{Engine, Limits};
 pub use launcher::{Kind, Launcher};
 pub use memory::World;
 
-/// Why ranks do not come together, or come apart.
+/// Why ranks do not form a world, or lose it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// HW-R012: a rank is gone, stopped or does something else.
+    /// HW-R012: a rank is lost, stopped or does something else.
     #[error("HW-R012: {0}")]
     Lost(String),
     /// HW-R013: ranks that were started do not make one run.

@@ -198,7 +198,7 @@ impl Mpi {
         )))
     }
 
-    /// All libraries that are found by the names of any launcher, to ask for their versions.
+    /// All libraries that are found by the names of any launcher, to query their versions.
     pub fn all() -> Vec<Mpi> {
         // Each for itself: they have functions of the same names.
         let load = |name| Mpi::load(name, RTLD_LAZY | RTLD_LOCAL).ok();
@@ -278,7 +278,7 @@ impl Mpi {
     /// Its version as it says it, the first line, without what was installed how.
     pub fn version(&self) -> String {
         let (mut text, mut length) = (vec![0u8; LONGEST], 0);
-        // SAFETY: there is room for the longest text of any interface; it may be called at any time.
+        // SAFETY: the buffer holds the longest text of any interface; it may be called at any time.
         unsafe { (self.functions.library_version)(text.as_mut_ptr().cast(), &mut length) };
         text.truncate(usize::try_from(length).unwrap_or(0));
         let text = String::from_utf8_lossy(&text);
@@ -334,7 +334,7 @@ impl Mpi {
     /// `Lost` in MPI's words.
     pub fn ordered(&self, of: Communicator, place: usize) -> Result<Communicator> {
         let mut made = 0;
-        // SAFETY: `of` is a communicator of this library; `made` has room for a handle of any width.
+        // SAFETY: `of` is a communicator of this library; `made` can hold a handle of any width.
         let code = unsafe { (self.functions.split)(of.0, 0, count(place)?, &mut made) };
         self.made("MPI_Comm_split", code, made)
     }
@@ -370,7 +370,7 @@ impl Mpi {
             return Ok(());
         }
         let (mut text, mut length) = (vec![0u8; LONGEST], 0);
-        // SAFETY: there is room for the longest text of any interface.
+        // SAFETY: the buffer holds the longest text of any interface.
         unsafe { (self.functions.error_string)(code, text.as_mut_ptr().cast(), &mut length) };
         text.truncate(usize::try_from(length).unwrap_or(0));
         Err(Error::Lost(format!("{function}: {}", String::from_utf8_lossy(&text))))
@@ -407,8 +407,8 @@ impl Mpi {
         let mut r = Request::new(given, vec![0; received.iter().sum()], [a, b, c, d]);
         let ([a, b, c, d], byte) = (r._numbers.each_ref().map(|v| v.as_ptr()), self.constants.byte);
         let (from, to) = (r.given.as_ptr().cast(), r.room.as_mut_ptr().cast());
-        // SAFETY: the parts lie one after the other in memory that lives until the request is over, as do
-        // their counts.
+        // SAFETY: the parts are contiguous in memory that lives until the request is over, as do their
+        // counts.
         let code =
             unsafe { (self.functions.alltoallv)(from, a, b, byte, to, c, d, byte, of.0, &mut r.handle) };
         self.checked("MPI_Ialltoallv", code).map(|()| r)
@@ -430,7 +430,7 @@ impl Mpi {
         self.checked("MPI_Iallgatherv", code).map(|()| r)
     }
 
-    /// Begins to send all ranks the bytes of rank `root`; the others give room for as many.
+    /// Begins to send all ranks the bytes of rank `root`; the others give a buffer of the same size.
     ///
     /// # Errors
     /// As [`Mpi::all_to_all_v`].

@@ -46,8 +46,8 @@ impl Reference {
 
     /// Devices of `ranks` ranks that meet in collectives, with f64 and i64 arithmetic. The seed decides the
     /// order in which all their streams take turns. Work is done while a host waits for some: each rank may
-    /// have a thread, or one thread submits the work of all before it waits. A rank that waits in a collective
-    /// for longer than [`PATIENCE`] fails, and names those that have not come.
+    /// have a thread, or one thread submits the work of all before it waits. A rank that waits in a
+    /// collective for longer than [`PATIENCE`] fails, and names those that have not come.
     pub fn world(ranks: usize, seed: u64) -> Vec<Reference> {
         Reference::patient_world(ranks, seed, PATIENCE)
     }

@@ -79,7 +79,7 @@ impl Loaded {
     }
 }
 
-/// Refuses a step that the target does not run, or whose operands lie elsewhere than they may.
+/// Refuses a step that the target does not run, or whose operands are in memory that they may not use.
 fn check(target: &Target, plan: &Plan, step: &Step) -> Result<()> {
     let support = match &step.work {
         Work::Rows(program) => target.program(program),
@@ -242,7 +242,8 @@ struct Run {
 }
 
 impl Run {
-    /// Submits steps: the plan's own streams begin behind the work of `stream`, which waits for them at the end.
+    /// Submits steps: the plan's own streams begin after the work of `stream`, which waits for them at the
+    /// end.
     fn submit(self, stream: StreamId, steps: Range<usize>) -> Result<()> {
         let plan = &self.shared.plan;
         let on = |i: usize| match plan.steps[i].stream as usize {

@@ -159,7 +159,7 @@ impl Machine {
             }
         }
         let queue = &state.streams[mark.stream.0 as usize];
-        // Behind the last work of a stream there may be no mark: all before is over.
+        // After the last work of a stream there may be no mark: all before is over.
         let clock = queue.marks.get(&mark.time).unwrap_or(&queue.clock).clone();
         let failure = queue.failure.clone();
         state.hosts[self.rank].join(&clock);
@@ -236,8 +236,9 @@ impl State {
         }
     }
 
-    /// Does the first job of a stream that the seed chooses; false if there is none to do. Marks are submitted
-    /// before who waits for them, so that only a rank which has not come to a collective holds others up.
+    /// Does the first job of a stream that the seed chooses; false if there is none to do. Marks are
+    /// submitted before who waits for them, so that only a rank which has not come to a collective holds
+    /// others up.
     fn advance(&mut self) -> bool {
         let come = |mark: &Mark| self.streams[mark.stream.0 as usize].done >= mark.time;
         let all: Option<Vec<usize>> = self.arrived().into_iter().collect();
@@ -292,7 +293,7 @@ impl State {
         queue.clock.join(&host);
         queue.clock.join(&learnt.unwrap_or_default());
         match work {
-            // Jobs behind a failure are dropped.
+            // Jobs after a failure are dropped.
             Work::Task(task) if queue.failure.is_none() => {
                 queue.failure = task(User { stream, time, clock: &queue.clock }).err();
             }

@@ -55,7 +55,7 @@ impl ReferenceBuffer {
         ReferenceBuffer { machine, bytes, memory: Mutex::new(memory) }
     }
 
-    /// The machine's buffer behind a handle.
+    /// The machine's buffer of a handle.
     ///
     /// # Errors
     /// `Device` if it is another device's.
@@ -115,7 +115,7 @@ impl Memory {
                 verb(u.writes)
             ));
         }
-        // Whoever is not ordered with one that this use covers is not ordered with this use either.
+        // A use that races with a covered use also races with this one, so covered uses can be dropped.
         let covered = |u: &Use| bytes.start <= u.bytes.start && u.bytes.end <= bytes.end;
         self.uses.retain(|u| !(covered(u) && before(u) && (writes || !u.writes)));
         self.uses.push(Use { bytes, stream: user.stream, time: user.time, writes });

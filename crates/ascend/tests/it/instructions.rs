@@ -73,7 +73,7 @@ fn product([a, b]: [bool; 2]) -> Matmul {
     }
 }
 
-/// Attention of cube and vector cores together, with tails of queries and keys.
+/// Attention by cooperating cube and vector cores, with tails of queries and keys.
 fn attentions() -> [Program; 2] {
     let place = |heads: u64| HeadRows { row: 64 * heads, head: 64, sample: 1100 * 64 * heads };
     [(Elem::F16, false), (Elem::BF16, true)].map(|(elem, causal)| {

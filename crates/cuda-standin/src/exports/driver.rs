@@ -23,7 +23,7 @@ export! {
     false fn cuDeviceGetName(world, name: *mut c_char, room: i32, _device: i32) {
         let text = b"Stand-in for a GPU\0";
         if (room as usize) < text.len() { return Err(INVALID); }
-        // SAFETY: the caller's room.
+        // SAFETY: the caller's buffer.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), name, text.len()) };
     }
     false fn cuDeviceGetAttribute(world, value: *mut i32, attribute: i32, _device: i32) {

@@ -23,7 +23,7 @@ fn text(from: *const c_char) -> String {
 }
 
 fn counted(name: &str, body: impl FnOnce() -> Result<(), i32>) -> i32 {
-    // The world is not held while the compiler runs: units are compiled side by side.
+    // The world's lock is released while the compiler runs: units are compiled concurrently.
     let called = world().call(name, false);
     called.and_then(|()| body()).err().unwrap_or(0)
 }
@@ -113,8 +113,9 @@ pub extern "C" fn nvrtcCompileProgram(
     })
 }
 
-/// Sizes of operands as data of the binary: kernels state them in comments, `// hw_a.p[1]: y0, 64 bytes, written`
-/// before `HW_KERNEL(NAME, …`. For each operand its bytes, and 1 if it is written.
+/// Sizes of operands as data of the binary: kernels state them in comments,
+/// `// hw_a.p[1]: y0, 64 bytes, written` before `HW_KERNEL(NAME, …`. For each operand its bytes, and 1 if it
+/// is written.
 fn extents(text: &str) -> String {
     let (mut all, mut own) = (String::new(), Vec::new());
     for line in text.lines() {
@@ -138,7 +139,7 @@ fn size(program: *mut c_void, to: *mut usize, of: fn(&Program) -> &Vec<u8>) -> R
 }
 
 fn bytes(program: *mut c_void, to: *mut c_char, of: fn(&Program) -> &Vec<u8>) -> Result<(), i32> {
-    // SAFETY: a program that was made here; the caller has room for as many bytes.
+    // SAFETY: a program that was made here; the caller provides a buffer of as many bytes.
     unsafe {
         let from = of(&*program.cast());
         std::ptr::copy_nonoverlapping(from.as_ptr(), to.cast(), from.len());

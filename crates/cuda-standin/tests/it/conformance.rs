@@ -1,4 +1,5 @@
-//! Operators on the stand-in, in checked mode, within derived bounds; and row programs with the bits of the CPU.
+//! Operators on the stand-in, in checked mode, within derived bounds; and row programs with the bits of the
+//! CPU.
 
 use crate::common::{device, machine, skipped};
 use headwater_core::DType::{self, BF16, F16, F32, F64};
@@ -82,8 +83,8 @@ fn row_programs(gpu: &Cuda, graph: &Graph, plan: Plan) -> Option<Vec<Step>> {
     (here && rows && !expanded && !plan.steps.is_empty()).then_some(plan.steps)
 }
 
-/// True if a program's functions are IEEE's, or have one definition for all devices; and its sums have one order:
-/// the CPU adds up a dimension that is not contiguous term by term.
+/// True if a program's functions are IEEE's, or have one definition for all devices; and its sums have one
+/// order: the CPU adds up a dimension that is not contiguous term by term.
 fn is_shared(step: &Step) -> bool {
     let Work::Rows(p) = &step.work else { return false };
     let theirs = |i: &Instr| match i {

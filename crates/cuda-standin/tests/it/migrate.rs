@@ -1,5 +1,5 @@
-//! A whole job of `headwater migrate` in checked mode, of a few steps: every verdict, but for the accuracy, for which
-//! the run is too short.
+//! A whole job of `headwater migrate` in checked mode, of a few steps: every verdict, but for the accuracy,
+//! for which the run is too short.
 
 use crate::common::{device, machine, skipped};
 use headwater::migrate::{Begin, Watcher, migrate};

@@ -1,6 +1,6 @@
-//! Seeded faults: kernels that are changed in one place, drawn by a seed. Each fault must be found by a check of the
-//! stand-in, by a result outside of its derived bound, or by bits that are not those of the kernel as it was; or the
-//! change must be without effect for a reason that is derived from the text.
+//! Seeded faults: kernels that are changed in one place, drawn by a seed. Each fault must be found by a check
+//! of the stand-in, by a result outside of its derived bound, or by bits that are not those of the kernel as
+//! it was; or the change must be without effect for a reason that is derived from the text.
 
 use crate::common::{machine, skipped};
 use headwater_core::conformance::{Truth, graph_of, numbers};
@@ -22,11 +22,11 @@ const MUTANTS: usize = 200;
 /// Most changes in a hundred that may be without effect.
 const WITHOUT_EFFECT: usize = 5;
 
-/// Operators with shapes that need every way: warps and blocks for rows, vectors kept in registers, sums over rows
-/// in several blocks, groups of neighbours, gathers, sorted gradients.
+/// Operators with shapes that need every way: warps and blocks for rows, vectors kept in registers, sums over
+/// rows in several blocks, groups of neighbours, gathers, sorted gradients.
 fn subjects() -> Vec<(&'static str, Case, DType)> {
     use DType::{BF16, F32};
-    // All different, but for the largest of every second row, which is there twice.
+    // All different, except that the largest of every second row occurs twice.
     let mut numbers: Vec<f64> = (0..40 * 600).map(|i| f64::from(i * 7919 % 24001)).collect();
     for row in numbers.chunks_mut(600).step_by(2) {
         let largest = row.iter().copied().fold(0.0, f64::max);

@@ -1,5 +1,5 @@
-//! Kernels without a GPU: a cache that is filled for a kind of GPU is all that training on one needs, and the files
-//! of kernels compile by themselves.
+//! Kernels without a GPU: a cache that is filled for a kind of GPU is all that training on one needs, and the
+//! files of kernels compile by themselves.
 
 use crate::common::{machine, skipped};
 use headwater::core::device::Device;

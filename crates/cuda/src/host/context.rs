@@ -89,7 +89,7 @@ impl Context {
     /// The context of device `ordinal`.
     ///
     /// # Errors
-    /// A device that is not there; failures of the driver.
+    /// A device that does not exist; failures of the driver.
     pub fn open(driver: &Arc<Driver>, ordinal: i32, settings: Settings) -> Result<Arc<Context>> {
         let devices = count(driver)?;
         if ordinal < 0 || ordinal >= devices {

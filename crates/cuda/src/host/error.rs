@@ -13,7 +13,7 @@ pub enum Error {
     /// A library is not found, or cannot be opened.
     #[error("{name} {problem}; without it {without}{looked}\n  install it, or name its folder in HEADWATER_CUDA_PATH", looked = looked_in(places))]
     Library {
-        /// Name of the file, of the newest version that is looked for.
+        /// Name of the file, of the newest version that is searched for.
         name: &'static str,
         /// The problem with it.
         problem: String,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The places where libraries are looked for, first to last: the folders of `HEADWATER_CUDA_PATH` and of
+/// The search path of libraries, first to last: the folders of `HEADWATER_CUDA_PATH` and of
 /// `LD_LIBRARY_PATH`, `/usr/local/cuda`, and the packages of a Python environment (`VIRTUAL_ENV`,
 /// `nvidia/*/lib`). What is in none of them is left to the system's own search.
 #[derive(Clone, Debug, Default)]

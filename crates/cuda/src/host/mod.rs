@@ -2,8 +2,8 @@
 //! (cuBLASLt).
 //!
 //! Each is a table of functions found by name ([`table`]). A machine without one gets an error that names
-//! what is missing, where it was looked for and what works without it. Objects own their handles and release
-//! them when dropped. A context whose work failed gives its first error to every later call.
+//! what is missing, where it was searched for and what works without it. Objects own their handles and
+//! release them when dropped. A context whose work failed gives its first error to every later call.
 
 pub mod compile;
 pub mod context;

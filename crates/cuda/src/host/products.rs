@@ -118,7 +118,7 @@ impl Ready {
         let (own, wide) = (kind(product.dtype), product.dtype == DType::F64);
         let compute = match product.dtype {
             DType::F64 => lt::COMPUTE_64F,
-            // f32 means f32: neither TF32 nor an emulation, whatever the environment asks for.
+            // f32 means f32: neither TF32 nor an emulation, whatever the environment requests.
             DType::F32 => lt::COMPUTE_32F_PEDANTIC,
             _ => lt::COMPUTE_32F,
         };
@@ -149,7 +149,7 @@ impl Ready {
             (product.d, product.m, product.n, kind(product.out)),
         ];
         for (i, (matrix, rows, columns, kind)) in matrices.into_iter().enumerate() {
-            // As it lies in memory: the contiguous dimension first.
+            // The layout in memory: the contiguous dimension first.
             let (first, second) = if matrix.transposed { (rows, columns) } else { (columns, rows) };
             let (first, second, pitch) = (first as u64, second as u64, matrix.pitch as i64);
             // SAFETY: writes a handle.
@@ -238,7 +238,7 @@ impl Ready {
             _ => [(&raw const narrow[0]).cast(), (&raw const narrow[1]).cast()],
         };
         let [of_b, of_a, of_d] = self.layouts;
-        // SAFETY: descriptions are alive; operands lie in memory as the layouts say, which was checked when
+        // SAFETY: descriptions are alive; operands in memory have the stated layouts, which was checked when
         // the plan was loaded; scales are read before this returns.
         let code = unsafe {
             (table.matmul)(

@@ -60,7 +60,7 @@ pub fn coordinates(out: &mut String, axes: &[Axis], index: &str, name: &str) {
     }
 }
 
-/// The offset of a walk at coordinates, without those that it stands still along.
+/// The offset of a walk at coordinates, without those whose stride is 0.
 pub fn offset(axes: &[(&[Axis], &str)], walk: usize) -> String {
     let mut terms = Vec::new();
     for (axes, name) in axes {

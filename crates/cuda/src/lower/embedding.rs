@@ -67,8 +67,8 @@ pub(super) fn contiguous(view: Option<&Option<TensorView>>) -> Result<&TensorVie
     }
 }
 
-/// Reports the first index of each block of indices that is out of range, operand `operand` of the step. One that is
-/// `ignored` is right.
+/// Reports the first index of each block of indices that is out of range, operand `operand` of the step. One
+/// that is `ignored` is right.
 pub(super) fn check(
     lowered: &mut Lowered<CudaProgram>,
     op: &str,
@@ -202,7 +202,8 @@ pub(super) fn backward(cx: &OpCx, step: &Step) -> Result<Lowered<CudaProgram>, R
     lowered.scratch = 4 * array + counts;
     let bytes = n as u64 * 4;
     let of_counts = (blocks << BITS) as u64 * 4;
-    // A row for each key, and one after the table's last for indices out of range and those that get no gradient.
+    // A row for each key, and one after the table's last for indices out of range and those that get no
+    // gradient.
     let from = memory(index.dtype);
     let body = format!(
         "    const i64 i = hw_block() * {THREADS} + hw_thread();

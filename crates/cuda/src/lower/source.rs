@@ -1,5 +1,5 @@
-//! Operators that other steps begin with: proof that indices are in range, random numbers, and tensors that are
-//! written into the graph.
+//! Operators that other steps begin with: proof that indices are in range, random numbers, and tensors that
+//! are written into the graph.
 
 use super::embedding::{Kernel, THREADS, check, contiguous, push};
 use super::rows::{rows, span};
@@ -29,7 +29,8 @@ pub(super) fn check_index(cx: &OpCx, step: &Step) -> Result<Lowered<CudaProgram>
     }
     let mut lowered = rows(step.op, &RowProgram::copy(index.dtype, out.dtype, shape), &[index, out])?;
     check(&mut lowered, step.op, (0, index), limit, ignored)?;
-    // Indices are checked where they still are, before the result may take their place. The report is the last launch's.
+    // Indices are checked where they still are, before the result may take their place. The report is the
+    // last launch's.
     lowered.launches.rotate_right(1);
     Ok(lowered)
 }

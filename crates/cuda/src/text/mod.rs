@@ -7,8 +7,8 @@ pub(crate) use scalar::{Classes, constant, load, memory, store, value};
 use headwater_core::expr::elementary::text::{CUDA, Dialect, source};
 use std::sync::LazyLock;
 
-/// Elementary functions in CUDA C. Their words for bits and fused multiply-adds are the prelude's, so that only
-/// its middle part knows the chip.
+/// Elementary functions in CUDA C. Their words for bits and fused multiply-adds are the prelude's, so that
+/// only its middle part knows the chip.
 const DIALECT: Dialect = Dialect {
     unsigned: "u32",
     signed: "i32",
@@ -20,8 +20,8 @@ const DIALECT: Dialect = Dialect {
     ..CUDA
 };
 
-/// All that kernels use besides plain arithmetic, and the elementary functions of f32, whose bits `headwater_core`
-/// defines for all devices.
+/// All that kernels use besides plain arithmetic, and the elementary functions of f32, whose bits
+/// `headwater_core` defines for all devices.
 pub static PRELUDE: LazyLock<String> =
     LazyLock::new(|| format!("{}\n{}", include_str!("prelude.h"), source(&DIALECT).trim_start()));
 

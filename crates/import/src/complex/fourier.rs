@@ -1,4 +1,5 @@
-//! Fourier transforms as `torch.fft` and `torch.stft` name them, by ATen's `_fft_c2c`, `_fft_r2c` and `_fft_c2r`.
+//! Fourier transforms as `torch.fft` and `torch.stft` name them, by ATen's `_fft_c2c`, `_fft_r2c` and
+//! `_fft_c2r`.
 
 use super::maker::{Maker, Term};
 use crate::arguments::Obstacle;
@@ -24,8 +25,8 @@ struct Signal {
     mode: i64,
 }
 
-/// Reads `n` and `dim`, or `s` and `dim`, for a tensor of these sizes. To real numbers, the last dimension has
-/// twice as many elements less two, unless it is given.
+/// Reads `n` and `dim`, or `s` and `dim`, for a tensor of these sizes. To real numbers, the last dimension
+/// has twice as many elements less two, unless it is given.
 fn signal(m: &Maker, shape: &[usize], forward: bool, to_real: bool) -> Result<Signal, Obstacle> {
     let args = m.args();
     let ints = |name: &str| match m.call.attrs.get(name) {

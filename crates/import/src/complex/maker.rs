@@ -119,7 +119,7 @@ impl Maker<'_, '_> {
         })
     }
 
-    /// Pairs of two parts, which are broadcast together.
+    /// Pairs of two parts, broadcast against each other.
     pub fn joined(&mut self, re: ValueId, im: ValueId) -> Result<ValueId, Obstacle> {
         Ok(joined(self.b(), re, im)?)
     }

@@ -1,6 +1,6 @@
-//! Complex numbers. Those of an export become pairs while it is imported: floats with a last dimension of 2, as
-//! `torch.view_as_real` shows them. A table says of each operator what it is of pairs. Whether a tensor is of
-//! complex numbers is what PyTorch recorded of its name.
+//! Complex numbers. Those of an export become pairs while it is imported: floats with a last dimension of 2,
+//! as `torch.view_as_real` shows them. A table says of each operator what it is of pairs. Whether a tensor is
+//! of complex numbers is what PyTorch recorded of its name.
 
 mod algebra;
 mod fourier;
@@ -29,10 +29,10 @@ use std::sync::OnceLock;
 enum How {
     /// The operator itself: it knows of pairs.
     Itself,
-    /// The operator itself, its attributes changed where they count dimensions. Real operands become complex, masks
-    /// hold for both parts.
+    /// The operator itself, its attributes changed where they count dimensions. Real operands become complex,
+    /// masks hold for both parts.
     OfPairs(&'static [(&'static str, Axes)]),
-    /// The same memory seen by other operators, one after the other; given the number of dimensions.
+    /// The same memory viewed by a sequence of other operators, given the number of dimensions.
     View(fn(usize) -> Vec<(&'static OpDef, Attrs)>),
     /// The result of other operators.
     Made(fn(&mut Maker) -> Result<ValueId, Obstacle>),
@@ -75,7 +75,7 @@ pub(crate) enum Axes {
     Repeats,
     /// Borders, those of the last dimension first.
     Borders,
-    /// A number that must be 0: another one would stand in both parts.
+    /// A number that must be 0: another one would appear in both parts.
     Zero,
     /// A mode that must be `constant`.
     Constant,
@@ -228,7 +228,8 @@ fn schema(target: &str) -> Option<&'static Schema> {
     TABLE.get_or_init(|| parsed().collect()).get(scope::short(target))
 }
 
-/// The rule of an operator that computes complex numbers; `None` for a node that has to do with real ones alone.
+/// The rule of an operator that computes complex numbers; `None` for a node that has to do with real ones
+/// alone.
 fn rule(scope: &Scope, node: &Node) -> Result<Option<How>, Obstacle> {
     static TABLE: OnceLock<HashMap<&'static str, How>> = OnceLock::new();
     if schema(&node.target).is_none() && !scope.computes_complex(node) {
@@ -318,8 +319,8 @@ impl<'a> Importer<'a> {
         Ok(self.define(scope, node, &[made])?)
     }
 
-    /// A tensor of complex numbers seen by other operators. A conjugate is read anew as a view is, but no write goes
-    /// through it.
+    /// A tensor of complex numbers seen by other operators. A conjugate is read anew as a view is, but no
+    /// write goes through it.
     fn seen(
         &mut self,
         scope: &Scope<'a>,

@@ -1,4 +1,4 @@
-//! Pairs of real numbers: taken apart, put together.
+//! Pairs of real numbers: split and combined.
 
 use headwater_core::ops::movement::stack::STACK;
 use headwater_core::ops::view::split::UNBIND;
@@ -10,7 +10,7 @@ pub(super) fn parts(b: &mut Builder, pairs: ValueId) -> Result<[ValueId; 2]> {
     Ok([made[0], made[1]])
 }
 
-/// Pairs of two parts, which are broadcast together.
+/// Pairs of two parts, broadcast against each other.
 pub(super) fn joined(b: &mut Builder, re: ValueId, im: ValueId) -> Result<ValueId> {
     let shapes = [re, im].map(|v| b.ty(v).shape.clone());
     let shape = shapes[0].broadcast(&shapes[1]);

@@ -340,7 +340,7 @@ fn mutations(graph: &Graph) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Adds stored state to a model: `(kind, argument, name, storage, metadata)`, the first added stands last.
+/// Adds stored state to a model: `(kind, argument, name, storage, metadata)`, the first added is last.
 fn with_state(mut m: Value, state: &[(&str, &str, &str, &str, Value)], trainable: bool) -> Pt2 {
     let mut config = serde_json::Map::new();
     for (kind, arg, name, storage, meta) in state {

@@ -103,7 +103,7 @@ fn operators_that_are_not_known_of_pairs_are_refused_with_a_way_out() {
         let (code, text) = refusal(&of_pairs(vec![of(target, "z", "y")], &[("y", c.clone())], "y"));
         assert!(code == "HW-I015" && text.contains("view_as_real"), "{target}: {text}");
     }
-    // A number in both parts, a power that is no whole number.
+    // A number in both parts, a power that is not an integer.
     let half = json!({"as_float": 0.5});
     let pad = node(
         "aten.constant_pad_nd.default",

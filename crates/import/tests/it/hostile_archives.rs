@@ -1,4 +1,4 @@
-//! Archives that lie: each is refused with its code, none is read beyond what it justifies.
+//! Archives with false claims: each is refused with its code, none is read beyond what it justifies.
 
 use crate::support::*;
 use headwater_core::Registry;
@@ -49,7 +49,7 @@ fn any_damaged_byte_is_refused_or_harmless() {
         for flip in [0x01, 0x80, 0xff] {
             let mut bytes = whole.clone();
             bytes[n] ^= flip;
-            // Timestamps and the like may change freely; what matters is that this returns.
+            // Timestamps and similar fields may change freely; what matters is that this returns.
             code(bytes);
         }
     }
@@ -289,8 +289,9 @@ fn stored_expands_of_compressed_zeros_are_bounded_together() {
     assert!(e.contains(&format!("out of proportion to the {size} that hold them")), "{e}");
 }
 
-/// The error of a model whose only operator has these arguments; `sizes` are those of its input and of each result. The
-/// process may claim 4 GiB, so that whatever is made element by element or window by window ends it.
+/// The error of a model whose only operator has these arguments; `sizes` are those of its input and of each
+/// result. The process may claim 4 GiB, so that whatever is made element by element or window by window ends
+/// it.
 fn refused(target: &str, arguments: &[(&str, serde_json::Value)], sizes: &[&[i64]]) -> String {
     #[cfg(unix)]
     limit_memory();

@@ -1,4 +1,4 @@
-//! Stored tensors: what lies within its storage is lent or gathered, everything else is refused.
+//! Stored tensors: what is within its storage is borrowed or gathered, everything else is refused.
 
 use crate::support::*;
 use headwater_import::{Program, Result, StoredTensor};

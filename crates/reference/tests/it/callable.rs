@@ -110,7 +110,7 @@ fn passes_in_flight_do_not_disturb_each_other() {
     for (seed, order) in [(2, [0, 1, 2]), (3, [2, 1, 0]), (4, [1, 2, 0])] {
         let mut caller = Caller::new(seed, &options());
         assert!(caller.run(&[0, 1, 2], &order) == one_by_one, "in the order {order:?}");
-        // The arenas of three passes are there for the next.
+        // The arenas of three passes are reused by the next.
         assert_eq!(caller.context.idle_bytes(), 3 * caller.callable.arena_bytes());
         assert!(caller.run(&[0, 1, 2], &order) == one_by_one);
         assert_eq!(caller.context.idle_bytes(), 3 * caller.callable.arena_bytes());

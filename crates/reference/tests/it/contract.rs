@@ -122,7 +122,7 @@ fn ranges_and_foreign_memory_are_refused_at_once() {
     stream.synchronize().unwrap();
 }
 
-/// Rows of `tanh(x) · xᵀ`, chosen by `ids`: values between steps lie in the arena, and an index may be out of
+/// Rows of `tanh(x) · xᵀ`, chosen by `ids`: values between steps are in the arena, and an index may be out of
 /// range.
 fn model() -> (Graph, Bindings, Plan) {
     let text = r#"headwater graph 1

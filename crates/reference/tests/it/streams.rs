@@ -1,6 +1,6 @@
-//! Plans on several streams: each gradient is sent off by a collective, on a stream of its own, while the backward
-//! pass goes on. The same bits whatever the seed; every wait that is left out is found, by the checker and by the
-//! device. Collectives of several ranks are in `world`.
+//! Plans on several streams: each gradient is sent off by a collective, on a stream of its own, while the
+//! backward pass goes on. The same bits whatever the seed; every wait that is left out is found, by the
+//! checker and by the device. Collectives of several ranks are in `world`.
 
 use headwater_core::compile::{CompiledGraph, Instrument, Options, compile, optimize};
 use headwater_core::device::{Buffer, Content, Device};
@@ -49,7 +49,7 @@ fn model() -> Graph {
     b.finish()
 }
 
-/// Sends each gradient, or bucket of them, twice over, right behind what makes it.
+/// Sends each gradient, or bucket of them, twice, right after its producer.
 fn sending(graph: Graph) -> Result<Graph> {
     let made = graph.nodes.len();
     let mut behind = Vec::new();
@@ -82,7 +82,7 @@ fn in_order(mut plan: Plan) -> Plan {
     plan
 }
 
-/// The plan of a step whose gradients lie in buckets and are sent.
+/// The plan of a step whose gradients are in buckets and are sent.
 fn planned() -> Plan {
     let bind = |c: &CompiledGraph| {
         let parameters = c.gradients.iter().map(|g| (g.parameter.as_str(), &g.ty, 0));
@@ -138,7 +138,7 @@ impl Run {
         for steps in parts {
             loaded.submit(stream.as_ref(), &self.memory, steps.clone())?;
         }
-        // Work that is submitted behind the plan comes behind all of its streams.
+        // Work that is submitted after the plan is ordered after all of its streams.
         let result = |name: &str| name == "loss" || name.starts_with("sent.");
         let mut out = Vec::new();
         for (segment, memory) in segments().filter(|(s, _)| result(&s.name)) {
@@ -182,7 +182,7 @@ fn buckets_are_sent_whole_while_the_backward_pass_goes_on() {
     assert!(two.waits[0].on + 1 < two.steps.iter().rposition(|s| s.stream == 0).unwrap());
     let all = |p: &Plan| 0..p.steps.len();
     let want = Run::new(0, &one).step(&one, 1.0, &[all(&one)]).unwrap();
-    // A bucket is its gradient, and zeros behind it.
+    // A bucket is its gradient, followed by zeros.
     let apart = in_order(planned());
     let mut gradients: Vec<Vec<u8>> =
         Run::new(0, &apart).step(&apart, 1.0, &[all(&apart)]).unwrap().into_iter().map(|(_, b)| b).collect();
@@ -236,7 +236,7 @@ fn every_missing_wait_is_found(plan: Plan) {
 
 #[test]
 fn memory_that_another_stream_still_uses_is_not_given_away() {
-    // Sent values in the arena, and whatever lies at the same bytes, are apart in time by waits alone.
+    // Sent values in the arena, and other values at the same bytes, are separated in time by waits alone.
     let plan = planned();
     let side = |p: &&plan::Placement| plan.steps[p.first].stream == 1;
     assert!(plan.placements.iter().filter(side).count() > 0);

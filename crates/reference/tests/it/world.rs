@@ -1,6 +1,6 @@
 //! Several reference devices that meet in collectives: every operator on worlds of its cases, and steps whose
-//! buckets the stage `reduce` sums. The same bits whatever the seed, every wait that is left out found, and ranks
-//! that do not meet named.
+//! buckets the stage `reduce` sums. The same bits whatever the seed, every wait that is left out found, and
+//! ranks that do not meet named.
 
 use headwater_core::compile::{CompiledGraph, Options, compile};
 use headwater_core::device::{Buffer, Content, Device};

@@ -1,4 +1,4 @@
-//! Attention by cube and vector cores together, with an online softmax (A2; Dao 2022, "FlashAttention").
+//! Attention by cooperating cube and vector cores, with an online softmax (A2; Dao 2022, "FlashAttention").
 //!
 //! A group of a cube core and its two vector cores has a task: a band of queries of one head, half of it for
 //! each vector core. Keys come in tiles. The cube writes a tile's scores, f32, into a ring in memory; the

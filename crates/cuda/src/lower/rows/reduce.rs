@@ -138,7 +138,7 @@ impl Writer<'_> {
         if steps == 0 {
             return self.compute(needed, &at, "r", false);
         }
-        // Values that an earlier phase kept are read; their operands are not computed again.
+        // Values that an earlier phase kept are read; their operands are not recomputed.
         let mut ready: BTreeMap<usize, String> = BTreeMap::new();
         for reg in needed.iter().filter(|r| kept.contains(r)) {
             ready.insert(*reg, format!("k{reg}[it]"));
