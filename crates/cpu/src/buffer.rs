@@ -66,7 +66,7 @@ impl CpuBuffer {
         Ok(CpuBuffer { base, bytes, users: AtomicIsize::new(0), owner: Owner::Lent(owner) })
     }
 
-    /// This device's buffer behind a handle.
+    /// This device's buffer of a handle.
     ///
     /// # Errors
     /// `Device` if it is another device's.
@@ -193,7 +193,7 @@ mod tests {
     unsafe impl Foreign for Lender {
         fn memory(&self) -> NonNull<[u8]> {
             let bytes = size_of::<Block>() - self.skip;
-            // SAFETY: `skip` lies within the block.
+            // SAFETY: `skip` is within the block.
             NonNull::slice_from_raw_parts(unsafe { self.block.cast::<u8>().add(self.skip) }, bytes)
         }
     }

@@ -92,7 +92,7 @@ impl Cpu {
     }
 
     fn on(pool: Pool, tier: Option<Tier>, kernels: Arc<Kernels>) -> Cpu {
-        // A tier asked for wrongly is refused when a plan is loaded.
+        // An invalid tier setting is refused when a plan is loaded.
         let known = tier.or_else(|| Tier::current().ok()).unwrap_or(Tier::Portable);
         Cpu {
             target: target(pool.threads(), known, Arc::clone(&kernels)),

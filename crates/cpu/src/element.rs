@@ -6,7 +6,7 @@ pub use headwater_core::DType;
 use headwater_core::dtype::round_to_odd;
 use std::any::TypeId;
 
-/// A type whose values lie in tensors. `u8` holds both `u8` and `bool` (bytes 0 and 1).
+/// A type of elements of tensors. `u8` holds both `u8` and `bool` (bytes 0 and 1).
 pub trait Element: bytemuck::Pod + Send + Sync + PartialEq + PartialOrd + std::fmt::Debug {
     /// True if tensors of `dtype` hold this type.
     fn holds(dtype: DType) -> bool;
@@ -175,7 +175,7 @@ macro_rules! narrow {
 narrow!(f16);
 narrow!(bf16);
 
-/// Runs an expression with `T` standing for the element type of a float dtype; panics for others, which the
+/// Runs an expression with `T` bound to the element type of a float dtype; panics for others, which the
 /// kernel's `takes` must have refused.
 #[macro_export]
 macro_rules! float_dtype {
@@ -202,7 +202,7 @@ macro_rules! float_dtype {
     };
 }
 
-/// Runs an expression with `T` standing for the element type of any dtype.
+/// Runs an expression with `T` bound to the element type of any dtype.
 #[macro_export]
 macro_rules! any_dtype {
     ($dtype:expr, $T:ident => $body:expr) => {

@@ -333,7 +333,7 @@ impl LoadedStep {
                 let mut none = Empty([]);
                 let workspace: &mut [u8] = match workspace {
                     None => &mut none.0,
-                    // SAFETY: the range was checked to lie in its segment and to overlap no operand.
+                    // SAFETY: the range was checked to be in its segment and to overlap no operand.
                     Some(s) => unsafe {
                         std::slice::from_raw_parts_mut(bases[s.segment].get().add(s.byte), s.bytes)
                     },
@@ -368,8 +368,8 @@ struct Segments<'a> {
 
 impl<'a> Segments<'a> {
     /// # Safety
-    /// `bases` are the segments of the plan, at least of their sizes, taken for this run; nobody else uses them
-    /// while this lives.
+    /// `bases` are the segments of the plan, at least of their sizes, taken for this run; nobody else uses
+    /// them while this lives.
     unsafe fn new(bases: &'a [Shared<u8>], segments: &'a [LoadedSegment]) -> Segments<'a> {
         Segments { bases, segments }
     }

@@ -15,7 +15,8 @@ fn machine() -> Option<usize> {
     Some(kibibytes(&info, "MemAvailable:")? + kibibytes(&info, "SwapFree:").unwrap_or(0))
 }
 
-/// Memory that the control group (version 2) of this process leaves. Cached files are given back when memory is short.
+/// Memory that the control group (version 2) of this process leaves. Cached files are given back when memory
+/// is short.
 fn group(root: &Path) -> Option<usize> {
     let own = read_to_string("/proc/self/cgroup").ok()?;
     let own = own.lines().find_map(|l| l.strip_prefix("0::/"))?.to_string();

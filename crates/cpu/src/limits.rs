@@ -1,6 +1,6 @@
 //! Limits of this processor and its memory on the threads in use: the yardstick that kernels are held
 //! against. They are measured, not looked up: the best of several runs, each long enough for the clock to
-//! settle. Arithmetic is measured also run by run, in turns with what is held against it.
+//! settle. Arithmetic is measured also run by run, alternately with the measured kernel.
 //!
 //! Knows threads and instruction sets; nothing of kernels, plans or operators.
 
@@ -14,7 +14,7 @@ use headwater_core::diagnostic::Result;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Limits of a machine; rates are of all threads together.
+/// Limits of a machine; rates are sums over all threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Threads they were measured on.
@@ -25,7 +25,8 @@ pub struct Limits {
     pub f32: f64,
     /// The same on f64.
     pub f64: f64,
-    /// Multiply-adds for products of bf16: of pairs or tiles where there are instructions for these, of f32 otherwise.
+    /// Multiply-adds for products of bf16: of pairs or tiles where there are instructions for these, of f32
+    /// otherwise.
     pub bf16: f64,
     /// Bytes a second of an ordinary copy, read and written counted both; the destination's lines are read as
     /// well.
@@ -103,8 +104,8 @@ pub struct Arithmetic {
     pub bf16: f64,
 }
 
-/// Measures arithmetic alone, which touches nothing but registers. So it can be measured in turns with what
-/// is held against it: a run takes some hundredths of a second.
+/// Measures arithmetic alone, which touches only registers. So it can be measured alternately with a kernel:
+/// a run takes some hundredths of a second.
 pub fn arithmetic(pool: &Pool, tier: Tier, workload: Workload) -> Arithmetic {
     let threads = pool.threads();
     let each = |f: &(dyn Fn() -> f64 + Sync)| {
@@ -140,7 +141,7 @@ pub fn measure(pool: &Pool, tier: Tier, workload: Workload) -> Result<Limits> {
     let moved = |streaming: bool| {
         best(workload.runs, (2 * blocks * BLOCK) as f64, || {
             pool.each(blocks, |b| {
-                // SAFETY: block `b` lies inside both buffers, and no other call touches the target's.
+                // SAFETY: block `b` is inside both buffers, and no other call touches the target's.
                 let (from, to) = unsafe {
                     (
                         std::slice::from_raw_parts(source.get().add(b * BLOCK), BLOCK),
@@ -154,7 +155,7 @@ pub fn measure(pool: &Pool, tier: Tier, workload: Workload) -> Result<Limits> {
     let (copy, copy_streaming) = (moved(false), moved(true));
     let read = best(workload.runs, (blocks * BLOCK) as f64, || {
         pool.each(blocks, |b| {
-            // SAFETY: block `b` lies inside the buffer, which nothing writes.
+            // SAFETY: block `b` is inside the buffer, which nothing writes.
             let block = unsafe { std::slice::from_raw_parts(source.get().add(b * BLOCK), BLOCK) };
             black_box(sum(tier, block));
         })
@@ -198,8 +199,8 @@ pub(crate) fn lanes(tier: Tier, size: usize) -> usize {
     }
 }
 
-/// Sums of a round of [`fma_bf16`], and products that are added to each. None if the tier has no instructions for
-/// products of bf16.
+/// Sums of a round of [`fma_bf16`], and products that are added to each. None if the tier has no instructions
+/// for products of bf16.
 fn bf16_sums(tier: Tier) -> Option<[usize; 2]> {
     match tier {
         #[cfg(target_arch = "aarch64")]
@@ -213,7 +214,7 @@ fn bf16_sums(tier: Tier) -> Option<[usize; 2]> {
 }
 
 /// `REGISTERS` accumulators of `N` elements, `rounds` times multiplied and added to. Without an FMA
-/// instruction the compiler keeps the two apart; the count stays the same.
+/// instruction the compiler keeps the two separate; the count stays the same.
 macro_rules! portable_fma {
     ($name:ident, $float:ty, $lanes:expr) => {
         fn $name(rounds: usize) -> $float {
@@ -249,7 +250,7 @@ macro_rules! fma {
                 total = $add(total, x);
             }
             let mut out = [0.0; $lanes];
-            // SAFETY: `out` has room for one register.
+            // SAFETY: `out` can hold one register.
             unsafe { $store(out.as_mut_ptr(), total) };
             out.iter().sum()
         }
@@ -272,7 +273,8 @@ mod neon {
         vfmaq_f64(c, a, b)
     }
     fma!(neon_f32, f32, "neon", vdupq_n_f32, fma_f32, vaddq_f32, vst1q_f32, 4, REGISTERS_OF_32);
-    /// Products of pairs of bf16, as [`neon_f32`] multiplies f32: 2⁻⁸ · 2⁻⁸ + 2⁻⁸ · 0 is added, round after round.
+    /// Products of pairs of bf16, as [`neon_f32`] multiplies f32: 2⁻⁸ · 2⁻⁸ + 2⁻⁸ · 0 is added, round after
+    /// round.
     #[target_feature(enable = "neon,bf16")]
     pub fn neon_bf16(rounds: usize) -> f32 {
         // 2⁻⁸ twice, and 2⁻⁸ with 0.
@@ -365,7 +367,7 @@ mod x86 {
             total = _mm512_add_ps(total, x);
         }
         let mut out = [0.0; 16];
-        // SAFETY: `out` has room for one register.
+        // SAFETY: `out` can hold one register.
         unsafe { _mm512_storeu_ps(out.as_mut_ptr(), total) };
         out.iter().sum()
     }

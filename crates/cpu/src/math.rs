@@ -1,5 +1,5 @@
-//! Elementary functions by computing type: in f32 the definition that all devices share, with neither branches
-//! nor tables; in f64, which serves checking, the standard library's.
+//! Elementary functions by computing type: in f32 the definition that all devices share, with neither
+//! branches nor tables; in f64, which serves checking, the standard library's.
 
 pub(crate) use headwater_core::expr::elementary::scalar as f32;
 

@@ -16,8 +16,8 @@ pub struct CpuMemory {
     map: Option<MmapMut>,
 }
 
-/// Bytes from which a block is mapped, and asks for pages of that size. They are walked with fewer address
-/// translations and touched with fewer page faults.
+/// Bytes from which a block is mapped, with a request for pages of that size. They are walked with fewer
+/// address translations and touched with fewer page faults.
 const LARGE: usize = 2 << 20;
 
 // SAFETY: the block is owned by this value alone; shared access is read-only.

@@ -2,8 +2,8 @@
 //! never matters.
 //!
 //! The caller works too. The others look out for work for a moment before they sleep, so that the many small
-//! steps of a plan need no wake-up. Whoever comes late, or is not given a core, is not waited for: only a
-//! block that was taken is.
+//! steps of a plan need no wake-up. A thread that is late, or gets no core, is not waited for: only a block
+//! that was taken is.
 //!
 //! Each thread has a share of consecutive blocks and takes them in order. So what one of its blocks asks of
 //! memory for the next is of use. Who is done takes from the ends of the others' shares.
@@ -17,7 +17,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::thread::JoinHandle;
 
-/// Bytes of address space that a thread takes: Rust's default stack, and guard pages and the stack for signals beside it.
+/// Bytes of address space that a thread takes: Rust's default stack, and guard pages and the stack for
+/// signals beside it.
 const STACK: usize = (2 << 20) + (64 << 10);
 
 /// A pool of threads. Cloning shares it.
@@ -80,7 +81,8 @@ impl Pool {
         let base = Shared(data.as_mut_ptr());
         self.run(len.div_ceil(size), |_, i| {
             let n = size.min(len - i * size);
-            // SAFETY: chunks lie apart in `data`, which is borrowed exclusively, and each is given out once.
+            // SAFETY: chunks are disjoint parts of `data`, which is borrowed exclusively, and each is given
+            // out once.
             f(i, unsafe { std::slice::from_raw_parts_mut(base.get().add(i * size), n) });
         });
     }
@@ -112,13 +114,14 @@ fn cores() -> usize {
 struct Crew {
     post: Arc<Post>,
     members: Vec<JoinHandle<()>>,
-    /// Held by whoever hands out work.
+    /// Held by the thread that hands out work.
     turn: Mutex<()>,
 }
 
 impl Crew {
     fn start(threads: usize) -> std::io::Result<Crew> {
-        // A thread for whose signal stack there is no room ends the process: the limit is seen before any is started.
+        // A thread whose signal stack cannot be mapped ends the process: the limit is checked before any is
+        // started.
         let stacks = threads.saturating_sub(1).saturating_mul(STACK);
         if free::address_space().is_some_and(|left| stacks > left) {
             return Err(std::io::ErrorKind::OutOfMemory.into());
@@ -345,7 +348,8 @@ impl Post {
     }
 }
 
-/// A pointer that several threads may use; whoever dereferences it sees to it that they stay apart.
+/// A pointer that several threads may use; code that dereferences it ensures that their accesses are
+/// disjoint.
 #[derive(Debug)]
 pub struct Shared<T>(pub *mut T);
 

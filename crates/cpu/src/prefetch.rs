@@ -66,7 +66,7 @@ impl Prefetch {
     }
 
     /// The next runs, at most `n`, for a call of the microkernel on `blocks` register tiles of depth `k`.
-    /// None if it has no whole tile.
+    /// None if it has no full tile.
     #[inline(always)]
     pub fn take(&mut self, n: usize, blocks: usize, k: usize) -> TilePrefetch {
         let (steps, n) = (k / K_UNROLL, n.min(self.left));
@@ -124,7 +124,7 @@ impl PacedPrefetch {
 }
 
 /// A prefetch by a call of the microkernel, evenly while it sums. So loads that the tile itself waits for do
-/// not queue behind many that go to memory.
+/// not queue after many that go to memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TilePrefetch {
     at: usize,
@@ -142,8 +142,8 @@ impl TilePrefetch {
     pub const NONE: TilePrefetch =
         TilePrefetch { at: 0, hop: 0, runs: 0, each: 0, steps: usize::MAX, pace: 0 };
 
-    /// Address, bytes a step and steps of run `i` of a register tile. Without one, a line that is in the cache
-    /// (`near`), again and again.
+    /// Address, bytes a step and steps of run `i` of a register tile. Without one, a line that is in the
+    /// cache (`near`), again and again.
     #[inline(always)]
     pub fn of<E>(&self, block: usize, i: usize, near: *const E) -> (*const u8, usize, usize) {
         let run = block * self.each + i;
@@ -193,9 +193,9 @@ pub(crate) fn prefetch_l2(at: *const u8) {
     let _ = at;
 }
 
-/// Prefetches lines for writing (prefetchw): into the first-level cache, in the exclusive state, often from another
-/// core that wrote there before. Of `rows` rows, `stride` bytes apart, the lines of the first byte and of the
-/// byte `last` behind it.
+/// Prefetches lines for writing (prefetchw): into the first-level cache, in the exclusive state, often from
+/// another core that wrote there before. Of `rows` rows, with a stride of `stride` bytes, the lines of the
+/// first byte and of the byte at offset `last`.
 #[inline(always)]
 pub(crate) fn prefetch_write(first: *const u8, rows: usize, stride: isize, last: usize) {
     // A number: no memory is touched.
@@ -203,8 +203,8 @@ pub(crate) fn prefetch_write(first: *const u8, rows: usize, stride: isize, last:
     let mut at = first.addr();
     #[cfg(target_arch = "x86_64")]
     for _ in 0..rows {
-        // SAFETY: it does nothing but ask and add; any address may be named. Where a processor does not
-        // know it, it does nothing.
+        // SAFETY: it only prefetches and adds; any address may be named. Where a processor does not know it,
+        // it does nothing.
         unsafe {
             std::arch::asm!(
                 "prefetchw [{at}]",

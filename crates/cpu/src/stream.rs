@@ -59,7 +59,7 @@ impl Event for CpuEvent {
     }
 }
 
-/// Bytes that are there.
+/// Bytes that are available.
 struct Ready(Vec<u8>);
 
 impl Fetched for Ready {

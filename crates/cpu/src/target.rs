@@ -13,7 +13,7 @@ use headwater_core::target::{
 use headwater_core::{DType, OpCx, TensorType};
 use std::sync::Arc;
 
-/// Most bytes of workspace, and most for each thread, that lie in one place all through a plan: what packed
+/// Most bytes of workspace, and most for each thread, that have one offset throughout a plan: what packed
 /// operands of most products need. Larger ones would leave the caches anyway.
 const COMMON: usize = 2 << 20;
 const COMMON_EACH: usize = 3 << 20;
@@ -59,9 +59,9 @@ pub(crate) fn target(threads: usize, tier: Tier, kernels: Arc<Kernels>) -> Targe
     }
 }
 
-/// Nominal rates. They are two fused multiply-adds of full vectors a cycle at 3 GHz on every thread. Pairs of bf16
-/// double that. Products on AMX were measured at four times the rate of f32's. Memory traffic is 10 GB/s for each of at most 16
-/// threads.
+/// Nominal rates. They are two fused multiply-adds of full vectors a cycle at 3 GHz on every thread. Pairs of
+/// bf16 double that. Products on AMX were measured at four times the rate of f32's. Memory traffic is 10 GB/s
+/// for each of at most 16 threads.
 fn rates(threads: usize, tier: Tier) -> Rates {
     let flops = threads as f64 * 3e9 * 4.0 * lanes(tier, 4) as f64;
     let bf16 = match tier {

@@ -3,9 +3,9 @@
 //! All tiers do the same operations in the same order: by the same Rust loops, compiled for different
 //! instruction sets (Rust never contracts or reorders floating point by itself) or written on their vectors,
 //! or by machine code that `rows` writes. So all give the same bits, except in products (of matrices, in
-//! convolutions and attention) and Fourier transforms: the higher tiers multiply and add with one rounding, and the highest take
-//! pairs or tiles of bf16, for which subnormal numbers are zero. NEON's products have AVX2's lanes, blocks and order of sums, and
-//! so should have its bits; no machine has compared them.
+//! convolutions and attention) and Fourier transforms: the higher tiers multiply and add with one rounding,
+//! and the highest take pairs or tiles of bf16, for which subnormal numbers are zero. NEON's products have
+//! AVX2's lanes, blocks and order of sums, and so should have its bits; no machine has compared them.
 
 use headwater_core::diagnostic::Result;
 use headwater_core::fail;
@@ -37,15 +37,16 @@ macro_rules! tiers {
     };
 }
 tiers! {
-    /// As the portable one, with products of bf16 by tiles as AMX multiplies them: to test these on any processor.
+    /// As the portable one, with products of bf16 by tiles as AMX multiplies them: to test these on any
+    /// processor.
     Tiles "tiles";
     /// As the portable one, with products of bf16 by pairs as AVX512_BF16 takes them: to test these on any
     /// processor.
     Pairs "pairs";
     /// The instructions that every processor of the target has.
     Portable "portable";
-    /// NEON. Every processor of the target has it, and compilers use it in the portable tier as well; here are
-    /// kernels written for it.
+    /// NEON. Every processor of the target has it, and compilers use it in the portable tier as well; here
+    /// are kernels written for it.
     Neon "neon" on "aarch64";
     /// The same with BF16: products of matrices in bf16 take pairs of numbers.
     NeonBf16 "neonbf16" on "aarch64";
@@ -84,10 +85,12 @@ impl Tier {
         Tier::Portable
     }
 
-    /// The tier that is fastest on this processor: the highest, except on Intel's with AVX512_BF16 and without AMX.
+    /// The tier that is fastest on this processor: the highest, except on Intel's with AVX512_BF16 and
+    /// without AMX.
     ///
-    /// VDPBF16PS multiplies there at 0.55 of the rate of FMA in f32 (`bench machine`, a Xeon of family 6, model 207),
-    /// on Zen 5 at twice. So Intel's widen bf16 to f32, which makes products 1.4 to 1.6 times as fast.
+    /// VDPBF16PS multiplies there at 0.55 of the rate of FMA in f32 (`bench machine`, a Xeon of family 6,
+    /// model 207), on Zen 5 at twice. So Intel's widen bf16 to f32, which makes products 1.4 to 1.6 times as
+    /// fast.
     pub fn fastest() -> Tier {
         #[cfg(target_arch = "x86_64")]
         if Tier::detect() == Tier::Avx512Bf16 && vendor() == *b"GenuineIntel" {
@@ -155,7 +158,7 @@ pub(crate) unsafe fn avx2<L: Loop>(l: L) -> L::Out {
 /// A loop with AVX-512.
 ///
 /// # Safety
-/// The processor has its parts F, BW, DQ and VL, and what [`avx2`] wants.
+/// The processor has its parts F, BW, DQ and VL, and what [`avx2`] requires.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2")]
 pub(crate) unsafe fn avx512<L: Loop>(l: L) -> L::Out {
@@ -165,7 +168,7 @@ pub(crate) unsafe fn avx512<L: Loop>(l: L) -> L::Out {
 /// A loop with AVX-512 and its conversions to bf16.
 ///
 /// # Safety
-/// The processor has its part BF16, and what [`avx512`] wants.
+/// The processor has its part BF16, and what [`avx512`] requires.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2")]
 pub(crate) unsafe fn avx512bf16<L: Loop>(l: L) -> L::Out {

@@ -10,7 +10,7 @@ use headwater_core::{DType, Layout, Shape, TensorType, ensure, fail};
 
 /// An operand that a step reads.
 ///
-/// Invariant: while a step runs, `ptr` is the address of index 0. Every index of `layout` lies in one live
+/// Invariant: while a step runs, `ptr` is the address of index 0. Every index of `layout` is in one live
 /// segment, and nobody writes there (row programs that work in place go by other means).
 #[derive(Debug)]
 pub struct View {
@@ -53,7 +53,7 @@ pub(crate) fn reach(sizes: &[usize], strides: &[isize]) -> Option<(isize, isize)
 }
 
 impl View {
-    /// Checks a plan's view: its elements lie in its segment, aligned to their size.
+    /// Checks a plan's view: its elements are in its segment, aligned to their size.
     pub(crate) fn checked(plan: &Plan, view: &TensorView) -> Result<View> {
         let outside = || fail!(Plan, "the view {view:?} lies outside its segment");
         let segment = plan.segments.get(view.place.segment.0 as usize).ok_or_else(outside)?;
@@ -165,7 +165,7 @@ impl View {
         TensorType { dtype: self.dtype, shape: self.layout.shape.clone() }
     }
 
-    /// True if the elements lie in row-major order without gaps.
+    /// True if the elements are in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
     }
@@ -192,7 +192,7 @@ impl View {
         if n == 0 {
             return &[];
         }
-        // SAFETY: by the invariant the `n` elements from `ptr` lie in one live segment and nobody writes them
+        // SAFETY: by the invariant the `n` elements from `ptr` are in one live segment and nobody writes them
         // while `self` is borrowed. Every bit pattern is a `T` (Pod); the address was checked to be aligned.
         unsafe { std::slice::from_raw_parts(ptr, n) }
     }

@@ -1,4 +1,4 @@
-//! Workspaces of kernels, and their slices for threads. A kernel asks for a least size and uses all that it
+//! Workspaces of kernels, and their slices for threads. A kernel requests a least size and uses all that it
 //! is given. It is spread so that each thread works where it worked before: its slice is then still in its
 //! caches.
 
@@ -8,7 +8,7 @@ use bytemuck::Pod;
 /// A line of the caches, in bytes.
 const LINE: usize = 64;
 
-/// All of a workspace as numbers, in whole cache lines, but at least the bytes that were asked for.
+/// All of a workspace as numbers, in whole cache lines, but at least the bytes that were requested.
 ///
 /// # Panics
 /// If the workspace is smaller, or not aligned.
@@ -17,8 +17,8 @@ pub(crate) fn all<T: Pod>(workspace: &mut [u8], needs: usize) -> &mut [T] {
     bytemuck::cast_slice_mut(&mut workspace[..bytes])
 }
 
-/// Slices of one size for threads, spread over a workspace that may be far larger. A task gets a slice and nothing
-/// between slices, so that its work cannot grow with the workspace.
+/// Slices of one size for threads, spread over a workspace that may be far larger. A task gets a slice and
+/// nothing between slices, so that its work cannot grow with the workspace.
 #[derive(Debug)]
 pub struct Scratch<'a, T> {
     room: &'a mut [T],
@@ -35,7 +35,8 @@ pub fn each<T: Pod>(workspace: &mut [u8], size: usize, threads: usize) -> Scratc
     spread(all(workspace, size * threads * size_of::<T>()), size, threads)
 }
 
-/// Slices of so many elements for threads, in whole cache lines and as far apart as the workspace allows.
+/// Slices of so many elements for threads, in whole cache lines with the largest stride that the workspace
+/// allows.
 ///
 /// # Panics
 /// If there is not so much.

@@ -1,4 +1,4 @@
-//! The gradient of an embedding uses the workspace it asked for and no other memory: all of it, and nothing
+//! The gradient of an embedding uses the workspace it requested and no other memory: all of it, and nothing
 //! is allocated.
 
 #![allow(unsafe_code)]

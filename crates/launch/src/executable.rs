@@ -36,8 +36,8 @@ pub struct Loaded<D: Driver> {
     failure: Option<Error>,
 }
 
-/// Launches of steps without one on the host or of the vendor's between them: seen with some memory, then
-/// recorded, then replayed. So what runs once is not recorded.
+/// A maximal run of own kernels: launched once, captured, then replayed for the same memory. So what runs
+/// once is not captured.
 struct Recording<G> {
     /// Addresses of the segments.
     memory: Vec<u64>,

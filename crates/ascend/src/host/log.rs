@@ -49,7 +49,7 @@ pub struct Entry {
 pub struct Log {
     id: Option<u32>,
     entries: VecDeque<Entry>,
-    /// Entries before the first, since the stream began.
+    /// Entries already retired.
     settled: u64,
     /// An event and the count of entries before it.
     marks: VecDeque<(u64, EventHandle)>,

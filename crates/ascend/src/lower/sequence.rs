@@ -68,8 +68,8 @@ impl Tensor {
         self.permuted(&order)
     }
 
-    /// The same elements along other dimensions: for each a size, the dimension that it moves along, and by
-    /// how many indices of it; `None` repeats. Sizes keep within the tensor.
+    /// A strided view: per output dimension its size and `(input dimension, step)`; `None` broadcasts. Sizes
+    /// keep within the tensor.
     pub fn walked(&self, dims: &[(usize, Option<(usize, usize)>)]) -> Result<Tensor, Refusal> {
         let l = &self.view.layout;
         let stride = |&(_, way): &(usize, Option<(usize, usize)>)| match way {

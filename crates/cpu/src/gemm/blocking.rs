@@ -16,11 +16,11 @@ use std::ops::Range;
 /// stay in the first: the output is written once for each.
 const KC: usize = limit(1024, 32);
 /// Elements of a packed block of the left operand (MC × KC), for the second-level cache. With few columns the
-/// next block is on its way there before this one is done with, with many it is used for long.
+/// next block is on its way there before this one is finished; with many it is reused for long.
 const A_BLOCK: usize = limit(48 << 10, 4 << 10);
 const A_BLOCK_WIDE: usize = limit(96 << 10, 8 << 10);
-/// Elements of such a block for a matrix unit, which multiplies so fast that loads bound it: a row of tiles is summed along
-/// all of KC, and written once.
+/// Elements of such a block for a matrix unit, which multiplies so fast that loads bound it: a row of tiles
+/// is summed along all of KC, and written once.
 const A_BLOCK_OF_UNIT: usize = limit(128 << 10, 4 << 10);
 /// Columns from which on a block of the left operand is [`A_BLOCK_WIDE`].
 const WIDE: usize = limit(768, 48);
@@ -55,8 +55,8 @@ pub(crate) fn even(n: usize, most: usize, of: usize) -> usize {
     n.div_ceil(n.div_ceil(most).max(1)).next_multiple_of(of).max(of)
 }
 
-/// Part `at` of the `count` parts of `n`. Parts differ by one multiple of `of` at most, so that threads with as
-/// many of them finish together. None is larger than those of [`even`].
+/// Part `at` of the `count` parts of `n`. Parts differ by one multiple of `of` at most, so that threads with
+/// equally many finish at the same time. None is larger than those of [`even`].
 pub(super) fn part(n: usize, of: usize, count: usize, at: usize) -> Range<usize> {
     let start = |at: usize| n.min(at * n.div_ceil(of) / count * of);
     start(at)..start(at + 1)
@@ -154,8 +154,8 @@ impl Blocking {
         Blocking { split_k: None, ..self }
     }
 
-    /// Workspace that is enough for every product with at most `most.m` rows and a sum of at most `most.k`, with
-    /// `most.n` columns, without split-K.
+    /// Workspace that is enough for every product with at most `most.m` rows and a sum of at most `most.k`,
+    /// with `most.n` columns, without split-K.
     pub fn upper_bound<T: Operand, O: Operand<Wide = T::Wide>>(
         kernels: &Microkernels<T>,
         most: Size,
@@ -227,8 +227,8 @@ const TASKS: usize = 16;
 /// Most splits of `k`.
 const SPLITS: usize = 8;
 
-/// Blocking of split-K: `k` is cut into splits, whose partial results are summed by tasks of their own and then
-/// added in order.
+/// Blocking of split-K: `k` is cut into splits, whose partial results are summed by tasks of their own and
+/// then added in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SplitK {
     /// Rows and columns of a block of the result, in whole tiles.
@@ -243,8 +243,8 @@ pub(super) struct SplitK {
 }
 
 impl SplitK {
-    /// For a result `m × n` summed over `k` k-groups, with register tiles of `mr × nr` that take `k_step` k-groups
-    /// together; `None` if another method is better.
+    /// For a result `m × n` summed over `k` k-groups, with register tiles of `mr × nr` that take `k_step`
+    /// k-groups per step; `None` if another method is better.
     fn new([m, n, k]: [usize; 3], [mr, nr]: [usize; 2], k_step: usize) -> Option<SplitK> {
         let pays = m.min(n) >= 2 * nr && m * n <= RESULT && k >= MIN_DEPTH * m.max(n) && k >= 2 * SPLIT_CHUNK;
         if !pays {

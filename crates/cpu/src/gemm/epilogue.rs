@@ -7,7 +7,7 @@ use crate::element::{Float, same};
 use crate::matrix::Mat;
 use crate::simd::{Convert, MAX_LANES, Simd};
 
-/// Adds up `rows` rows of `n` numbers, which begin `pitch` apart, in order.
+/// Adds up `rows` rows of `n` numberswith stride `pitch`, in order.
 ///
 /// # Safety
 /// They may be read, and `n` numbers be written to `to`; these do not overlap.
@@ -58,8 +58,8 @@ pub(super) unsafe fn narrow<L: Convert<T>, T: Float<Wide = L::E>>(from: *const L
     }
 }
 
-/// Stores a matrix transposed and rounded: element `i` of column `j` to `out[j · pitch + i]`. The columns of a
-/// row are contiguous.
+/// Stores a matrix transposed and rounded: element `i` of column `j` to `out[j · pitch + i]`. The columns of
+/// a row are contiguous.
 ///
 /// 16-bit results are rounded first and paired, two rows in 32 bits: so there is half as much to transpose.
 ///
@@ -77,7 +77,7 @@ pub(super) unsafe fn store_transposed<L, T: Float<Wide = L::E>>(
 {
     const { assert!(size_of::<T>() == size_of::<L::E>() || 2 * size_of::<T>() == size_of::<L::E>()) };
     debug_assert_eq!(x.cs, 1);
-    // A vector of columns at a time: columns of the result are often whole pages apart.
+    // A vector of columns at a time: the stride of the result's columns is often a multiple of the page size.
     for j in (0..cols).step_by(L::N) {
         let few = L::N.min(cols - j);
         if same::<T, L::E>() {

@@ -1,5 +1,5 @@
-//! Products with few rows or few columns (GEMV and its kin) whose operands have `k` along memory: dot products,
-//! without packing.
+//! Products with few rows or few columns (GEMV and its kin) whose operands have `k` along memory: dot
+//! products, without packing.
 
 use super::microkernel::Operand;
 use super::microkernel::dot::{DOT_COLS, DOT_ROWS, DotTile};

@@ -35,8 +35,8 @@ struct BPanel<W> {
     k: usize,
     /// The right operand, packed.
     right: Shared<W>,
-    /// Partial sums of the output, by row and column of the panel, until further panels are added. Null if they
-    /// wait in the output, or the panel has all of `k`.
+    /// Partial sums of the output, by row and column of the panel, until further panels are added. Null if
+    /// they wait in the output, or the panel has all of `k`.
     partial: Shared<W>,
 }
 
@@ -168,7 +168,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
     /// One of them: some rows if rows are contiguous, some micro-panels of a part of `k` otherwise.
     ///
     /// # Safety
-    /// The panel has room; nobody uses this part of it meanwhile.
+    /// The panel has the capacity; nobody uses this part of it meanwhile.
     unsafe fn pack_task(&self, b_panel: BPanel<T::Wide>, g: usize) {
         let panels = b_panel.n.div_ceil(self.kernels.nr);
         // SAFETY: the caller's promise.
@@ -197,10 +197,11 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         }
     }
 
-    /// Packs micro-panels of the right operand, for the k-groups `within` of the part of `k` that begins at `p`.
+    /// Packs micro-panels of the right operand, for the k-groups `within` of the part of `k` that begins at
+    /// `p`.
     ///
     /// # Safety
-    /// The panel has room; nobody uses this part of it meanwhile.
+    /// The panel has the capacity; nobody uses this part of it meanwhile.
     unsafe fn pack_b(&self, b_panel: BPanel<T::Wide>, p: usize, within: Range<usize>, panels: Range<usize>) {
         let width = self.kernels.nr;
         let padded = b_panel.n.next_multiple_of(width);
@@ -212,8 +213,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         let first = b_panel.p + p + within.start;
         let (x, k) = (self.right(first, b_panel.j + from).transposed(), self.elements(first, within.len()));
         let to = b_panel.right.get().wrapping_add(p * padded + from * depth + within.start * width);
-        // SAFETY: columns of the right operand, and room for the micro-panels. Packing writes beyond one only
-        // if its width is no multiple of a vector, which NR is.
+        // SAFETY: columns of the right operand, and capacity for the micro-panels. Packing writes past one
+        // only if its width is not a multiple of a vector, which NR is.
         unsafe { (self.kernels.panels.pack)(x, columns, k, width, depth, to) };
     }
 
@@ -257,7 +258,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             let x = self.left(rows.start, b_panel.p + p);
             if !left_in_place {
                 let (k, to) = (self.elements(b_panel.p + p, depth), packed.as_mut_ptr());
-                // SAFETY: rows of the left operand, and room for them.
+                // SAFETY: rows of the left operand, and capacity for them.
                 unsafe { (self.kernels.panels.pack_left)(x, rows.len(), k, mr, depth, to) };
             }
             let further = b_panel.k - p - depth;
@@ -334,12 +335,13 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                         prefetch,
                     };
                     if out {
-                        // By the time the sums are rounded, the lines they go to are in the first-level cache.
+                        // By the time the sums are rounded, the lines they go to are in the first-level
+                        // cache.
                         let size = size_of::<O>();
                         prefetch_write(c.ptr.cast(), m, c.rs * size as isize, (n - 1) * size);
                     }
-                    // SAFETY: micro-panels, packed or in place, and elements of the output or of the sums that
-                    // wait for them.
+                    // SAFETY: micro-panels, packed or in place, and elements of the output or of the sums
+                    // that wait for them.
                     unsafe { (self.kernels.panels.tile)(&tile) };
                     if out {
                         // SAFETY: rows of the buffer and of the output.

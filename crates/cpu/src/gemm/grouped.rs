@@ -1,5 +1,5 @@
-//! Grouped products, as of a mixture of experts: sizes are known only when they are computed, within bounds that
-//! are known before.
+//! Grouped products, as of a mixture of experts: sizes are known only when they are computed, within bounds
+//! that are known before.
 
 use super::blocking::Blocking;
 use super::microkernel::Operand;
@@ -40,7 +40,8 @@ pub fn workspace_groups<T: Operand>(tier: Tier, most: Size, threads: usize) -> u
 /// As [`super::gemm`], for each of the products.
 ///
 /// # Panics
-/// If `workspace` (aligned to 64 bytes) is smaller than [`workspace_groups`] says, or a product larger than `most`.
+/// If `workspace` (aligned to 64 bytes) is smaller than [`workspace_groups`] says, or a product larger than
+/// `most`.
 pub unsafe fn gemm_groups<T: Operand>(
     pool: &Pool,
     tier: Tier,
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
     use half::bf16;
 
-    /// The room for products within a size is enough for each of them.
+    /// The workspace for products up to a size suffices for each of them.
     fn room_is_enough<T: Operand>(tier: Tier) {
         let kernels = T::kernels(tier);
         let sizes = [1, 2, 15, 16, 17, 33, 64, 97, 130, 193, 300];

@@ -6,8 +6,8 @@
 //! blocked for the caches ([`blocking`], [`goto`]). Small results of long sums are split along `k`
 //! ([`split_k`]); few rows or columns are dot products ([`gemv`]). Elements of f16 are widened while they are
 //! packed. Those of bf16 are widened too, or interleaved in VNNI-2 groups where there are instructions for
-//! products of pairs or tiles. No matrix is ever copied whole. `ARCHITECTURE.md` in this folder has a figure, the
-//! cost model and rejected variants.
+//! products of pairs or tiles. No matrix is ever copied whole. `ARCHITECTURE.md` in this folder has a figure,
+//! the cost model and rejected variants.
 //!
 //! Every element is the sum, in order, of sums over parts of `k`. The parts depend on the sizes alone, so the
 //! bits do not depend on the number of threads.
@@ -111,7 +111,7 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
     let (bias, rest) = workspace.split_at_mut(blocking.bias);
     if let Start::Bias(v) = start {
         for (j, x) in bias.iter_mut().enumerate() {
-            // SAFETY: element `j` of the bias, for which the caller vouches; behind its end stand zeros.
+            // SAFETY: element `j` of the bias, for which the caller vouches; it is padded with zeros.
             *x = if j < size.n { unsafe { *v.at(0, j).ptr }.widen() } else { T::Wide::ZERO };
         }
     }

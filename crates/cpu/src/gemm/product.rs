@@ -1,5 +1,5 @@
-//! A matrix product: its operands, sizes, blocking and kernels. Which of its operands are packed, and which are
-//! read where they are.
+//! A matrix product: its operands, sizes, blocking and kernels. Which of its operands are packed, and which
+//! are read where they are.
 
 use super::blocking::Blocking;
 use super::microkernel::{Microkernels, Operand};

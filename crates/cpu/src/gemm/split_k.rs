@@ -45,7 +45,7 @@ pub(super) unsafe fn parallel<T: Operand, O: Operand<Wide = T::Wide>>(
 /// Sums the partial result of a task, to rows of `split.cols` elements.
 ///
 /// # Safety
-/// As [`parallel`]; `to` has room for a block, which nobody else uses meanwhile.
+/// As [`parallel`]; `to` can hold a block, which nobody else uses meanwhile.
 unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
     p: &Product<T, O>,
     split: &SplitK,
@@ -73,7 +73,7 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
     for first in k.clone().step_by(split.chunk) {
         let k_groups = split.chunk.min(k.end - first);
         let elements = p.elements(first, k_groups);
-        // SAFETY: rows and columns of the operands, and room for them.
+        // SAFETY: rows and columns of the operands, and capacity for them.
         unsafe {
             (panels.pack_left)(p.left(i, first), m, elements, height, k_groups, left.as_mut_ptr());
             let columns = p.right(first, j).transposed();

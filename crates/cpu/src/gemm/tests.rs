@@ -134,8 +134,8 @@ fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
     }
 }
 
-/// Every element where it belongs, and nothing between columns or behind the last one, though vectors of rows
-/// that fill none are stored whole.
+/// Every element is at its offset, and nothing is written between columns or after the last one, though
+/// vectors of rows that fill none are stored whole.
 fn interleaves<T: Operand>(kernels: &Microkernels<T>) {
     let layouts = |rows: usize, k: usize| [(1, rows as isize), (k as isize, 1), (2 * k as isize, 2)];
     let rows = (1..=kernels.nr + 1).chain([2 * kernels.nr, 3 * kernels.nr + 1]);
@@ -148,7 +148,7 @@ fn interleaves<T: Operand>(kernels: &Microkernels<T>) {
             let pitch = places + apart;
             let mut out = vec![T::Wide::ZERO; pitch * k + 2 * MAX_LANES];
             let at = |i: usize, p: usize| x[(i as isize * rs + p as isize * cs) as usize].widen();
-            // SAFETY: all elements are among the numbers, and there is room for them.
+            // SAFETY: all elements are among the numbers, and the buffer can hold them.
             unsafe { (panels.interleave)(Mat { ptr: x.as_ptr(), rs, cs }, rows, k, out.as_mut_ptr(), pitch) };
             for (i, p) in (0..pitch).flat_map(|i| (0..k).map(move |p| (i, p))) {
                 let got = out[p * pitch + i];
@@ -183,8 +183,8 @@ fn columns_of_any_size_are_interleaved() {
     }
 }
 
-/// Every element where it belongs, rounded as it is alone, and nothing between columns or behind the last
-/// one.
+/// Every element is at its offset, rounded as it is alone, and nothing is written between columns or after
+/// the last one.
 fn stores_transposed<T: Operand>(kernels: &Microkernels<T>) {
     let sizes = |n: usize| (1..=n + 2).chain([2 * n - 1, 2 * n, 2 * n + 3, 4 * n + 1]);
     for (rows, cols) in sizes(kernels.nr).flat_map(|r| sizes(kernels.nr / 2).map(move |c| (r, c))) {
@@ -194,7 +194,7 @@ fn stores_transposed<T: Operand>(kernels: &Microkernels<T>) {
             x[rows / 2 * rs] = T::Wide::from_f64(f64::NAN);
             let mut out = vec![T::from_f64(0.0); pitch * cols + 64];
             let mat = Mat { ptr: x.as_ptr(), rs: rs as isize, cs: 1 };
-            // SAFETY: all elements are among the numbers, and there is room for them.
+            // SAFETY: all elements are among the numbers, and the buffer can hold them.
             unsafe { (kernels.store_transposed)(mat, rows, cols, out.as_mut_ptr(), pitch) };
             for (at, got) in out.iter().enumerate() {
                 let (i, j) = (at % pitch, at / pitch);
@@ -224,7 +224,7 @@ fn widens<T: Operand>(kernels: &Microkernels<T>) {
         let x = numbers::<T>(MR * rs, 5);
         let mut out = vec![T::Wide::ZERO; MR * pitch];
         let mat = Mat { ptr: x.as_ptr(), rs: rs as isize, cs: cs as isize };
-        // SAFETY: all elements are among the numbers, and there is room for them.
+        // SAFETY: all elements are among the numbers, and the buffer can hold them.
         unsafe { (kernels.widen)(mat, MR, k, out.as_mut_ptr(), pitch) };
         for (i, p) in (0..MR).flat_map(|i| (0..pitch).map(move |p| (i, p))) {
             let want = if p < k { x[i * rs + p * cs].widen() } else { T::Wide::ZERO };
@@ -243,7 +243,7 @@ fn rows_of_any_length_are_widened() {
     }
 }
 
-/// Kernels of results, element by element, against a plain loop over bits: NaN lies behind each row.
+/// Kernels of results, element by element, against a plain loop over bits: each row is followed by NaN.
 fn packs_filters<T: Operand>(kernels: &Microkernels<T>) {
     let (cols, k_group) = (kernels.nr, kernels.panels.k_group);
     for (taps, elements) in
@@ -257,7 +257,7 @@ fn packs_filters<T: Operand>(kernels: &Microkernels<T>) {
             let mut scratch = vec![T::Wide::from_f64(f64::NAN); filters_scratch(taps)];
             let mat = Mat { ptr: x.as_ptr(), rs: rs as isize, cs: 1 };
             let sizes = [elements, taps];
-            // SAFETY: rows of the numbers, and room for them; the processor has the tier.
+            // SAFETY: rows of the numbers, and capacity for them; the processor has the tier.
             unsafe {
                 (kernels.panels.pack_filters)(mat, n, sizes, out.as_mut_ptr(), cols, scratch.as_mut_ptr())
             };
@@ -294,8 +294,8 @@ fn kernels_of_results_are_packed_tap_by_tap() {
 }
 
 fn narrows<T: Operand<Wide = f32>>(tier: Tier) {
-    // Numbers of all kinds, each at every place of a vector: subnormal numbers, NaNs whose payload lies low,
-    // ties, and what overflows.
+    // Numbers of all kinds, each at every place of a vector: subnormal numbers, NaNs whose payload is in the
+    // low bits, ties, and what overflows.
     let kinds = [1e-40, -3e-39, 1e-45, 0.0, -0.0, 1.0, 1.5, 65519.0, 65520.0, 1e30, f32::MAX, f32::INFINITY];
     let bits = [0x7FC0_0000, 0xFF80_0001, 0x7FFF_FFFF, 0x3F80_8000, 0x3F81_8000, 0x3F80_8001, 0x007F_FFFF];
     let kinds: Vec<f32> = kinds.into_iter().chain(bits.map(f32::from_bits)).collect();
@@ -328,7 +328,7 @@ fn rows_lie_anywhere(size: Size) {
     for tier in tiers() {
         let mut memory = crate::CpuMemory::new(workspace::<bf16, bf16>(tier, size, 1)).unwrap();
         let mut product = |rs: usize, offset: usize| {
-            // Behind each row stands what would be seen.
+            // Each row is followed by values that would be noticed.
             let mut from = vec![bf16::NAN; offset + size.m * rs];
             for (row, a) in from[offset..].chunks_exact_mut(rs).zip(a.chunks_exact(size.k)) {
                 row[..size.k].copy_from_slice(a);

@@ -1,4 +1,5 @@
-//! Accumulation of several values in one element of a tensor, as `scatter` and `index_put` do, in f32 or wider.
+//! Accumulation of several values in one element of a tensor, as `scatter` and `index_put` do, in f32 or
+//! wider.
 
 use super::grid::GRAIN;
 use crate::element::{Element, Float};
@@ -83,7 +84,7 @@ macro_rules! accumulate_ints {
 }
 accumulate_ints!(u8 i8 i16 i32 i64);
 
-/// True if values of a dtype are accumulated in another type, which needs room.
+/// True if values of a dtype are accumulated in another type, which needs a workspace.
 pub(super) fn widened(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }

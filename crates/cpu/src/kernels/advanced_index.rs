@@ -1,9 +1,9 @@
 //! Advanced indexing, as `index` reads and `_index_put_impl` writes. The places that indices name are found
 //! once in each run, and then rows of neighbouring elements are moved or added.
 //!
-//! The result is `[outer, picked, beside, row]`: the dimensions before the indexed ones, those of the indices,
-//! those that stand between indexed ones, and those after the last. Its row `(o, p, b)` is the row of the tensor
-//! that begins at `o · span + places[p] + beside[b]`.
+//! The result is `[outer, picked, beside, row]`: the dimensions before the indexed ones, those of the
+//! indices, those between indexed ones, and those after the last. Its row `(o, p, b)` is the row of the
+//! tensor that begins at `o · span + places[p] + beside[b]`.
 
 use super::Site;
 use super::grid::GRAIN;
@@ -121,8 +121,8 @@ impl AdvancedIndex {
         })
     }
 
-    /// Calls `f(start of a row in the tensor, row of the result)` for every row. Rows at one place are visited
-    /// one after the other, by one thread.
+    /// Calls `f(start of a row in the tensor, row of the result)` for every row. Rows at one place are
+    /// visited sequentially, by one thread.
     ///
     /// Threads divide what cannot meet: outer indices if these are many, places otherwise. A thread then
     /// looks at all picks and takes those of its part of the tensor.

@@ -1,4 +1,5 @@
-//! Connectionist temporal classification: the core's sums over alignments, a sequence at a time on each thread.
+//! Connectionist temporal classification: the core's sums over alignments, a sequence at a time on each
+//! thread.
 
 use super::{Args, Kernel, Site, contiguous};
 use crate::element::{Float, Wide};
@@ -41,7 +42,7 @@ const fn kernel(op: &'static OpDef, workspace: fn(&Site) -> usize) -> Kernel {
     }
 }
 
-/// Numbers that a thread works in.
+/// Workspace per thread, in elements.
 fn scratch(site: &Site, first: usize) -> Result<usize> {
     let states = states(site.cx.shape(first + 1)?[1]);
     let shape = site.cx.shape(first)?;

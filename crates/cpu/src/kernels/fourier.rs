@@ -1,10 +1,10 @@
 //! Fourier transforms: `_fft_c2c`, `_fft_r2c`, `_fft_c2r`, by the crate `rustfft` in f32, or in f64 for f64.
 //!
-//! A transform of several dimensions is one pass for each. A pass takes lanes along its dimension in groups, whose
-//! size depends on the types alone: they are gathered into a thread's part of the workspace, transformed there and
-//! written. A real lane of an even number of elements is transformed as half as many complex numbers (Press et al.,
-//! Numerical Recipes, 12.3). Between passes numbers are wide; they lie in the result where that has room for them,
-//! else in the workspace.
+//! A transform of several dimensions is one pass for each. A pass takes lanes along its dimension in groups,
+//! whose size depends on the types alone: they are gathered into a thread's part of the workspace,
+//! transformed there and written. A real lane of an even number of elements is transformed as half as many
+//! complex numbers (Press et al., Numerical Recipes, 12.3). Between passes numbers are wide; they are stored
+//! in the result if it is large enough, else in the workspace.
 
 use super::{Args, Kernel, Prepared, Site, contiguous};
 use crate::element::{Float, Wide, same};
@@ -56,7 +56,7 @@ const GROUP: usize = 4096;
 /// Most lanes of a group.
 const LANES: usize = 256;
 
-/// Lanes of a group that are read side by side, a line of the caches, up to this many complex numbers.
+/// Lanes of a group that are read adjacently, a cache line, up to this many complex numbers.
 const BESIDE: usize = 8;
 const BESIDE_MOST: usize = 1 << 18;
 
@@ -142,15 +142,15 @@ impl<W: Wide + FftNum> Pass<W> {
     /// Reads lanes of `from`, writes those of `to`; both may be the same memory.
     ///
     /// # Safety
-    /// `from` and `to` have all elements that the pass reads and writes, pairs for complex ones. If they share
-    /// memory, each lane is read from where it is written.
+    /// `from` and `to` have all elements that the pass reads and writes, pairs for complex ones. If they
+    /// share memory, each lane is read from where it is written.
     unsafe fn run<S, D>(&self, pool: &Pool, rooms: &mut Scratch<Complex<W>>, from: Shared<S>, to: Shared<D>)
     where
         S: Float<Wide = W>,
         D: Float<Wide = W>,
     {
         let (n, group) = (self.fft.len(), self.group());
-        // Lanes of a group lie in one `before`, or are rows.
+        // Lanes of a group are in one `before`, or are rows.
         let (per, across) = if self.after == 1 {
             (self.before.div_ceil(group), 1)
         } else {
@@ -169,7 +169,8 @@ impl<W: Wide + FftNum> Pass<W> {
                 after => [outer * len * after + first, 1, after],
             };
             let ([start, lane, step], get) = (place(self.read), |i: usize| {
-                // SAFETY: the caller's promise: an element of one of this group's lanes, which no other task writes.
+                // SAFETY: the caller's promise: an element of one of this group's lanes, which no other task
+                // writes.
                 unsafe { (*from.get().add(i)).widen() }
             });
             let pair = |i: usize| Complex::new(get(2 * i), get(2 * i + 1));
@@ -194,7 +195,7 @@ impl<W: Wide + FftNum> Pass<W> {
         });
     }
 
-    /// Calls `f` with each lane and element, in the order in which they lie in memory.
+    /// Calls `f` with each lane and element, in the order of memory.
     fn each(&self, lanes: usize, elements: usize, mut f: impl FnMut(usize, usize)) {
         if self.after == 1 {
             (0..lanes).for_each(|l| (0..elements).for_each(|k| f(l, k)));
@@ -203,7 +204,8 @@ impl<W: Wide + FftNum> Pass<W> {
         }
     }
 
-    /// Element `k` of what is transformed in the place of a lane whose elements are `real`, or pairs `complex`.
+    /// Element `k` of what is transformed in the place of a lane whose elements are `real`, or pairs
+    /// `complex`.
     #[inline(always)]
     fn load(&self, k: usize, real: impl Fn(usize) -> W, complex: impl Fn(usize) -> Complex<W>) -> Complex<W> {
         let n = self.signal;
@@ -324,9 +326,9 @@ fn back<W: Wide + FftNum>(site: &Site) -> Result<Vec<Pass<W>>> {
 /// Parts of the workspace, in complex numbers.
 #[derive(Clone, Copy)]
 struct Room {
-    /// Place of the numbers between passes; 0 if they lie in the result.
+    /// Offset of the numbers between passes; 0 if they are in the result.
     between: usize,
-    /// Room that each thread works in.
+    /// Workspace of each thread.
     each: usize,
     /// Bytes of a number.
     size: usize,
@@ -355,7 +357,7 @@ impl Room {
 /// Complex numbers in whole lines of the caches.
 const LINE: usize = 8;
 
-/// Runs the passes one after the other.
+/// Runs the passes sequentially.
 fn prepared<T: Float>(passes: Vec<Pass<T::Wide>>) -> Prepared
 where
     T::Wide: FftNum,
@@ -376,9 +378,9 @@ where
         let mut rooms = workspace::each::<Complex<T::Wide>>(each, room.each, args.pool.threads());
         let between: Shared<T::Wide> =
             Shared(if room.between > 0 { between.as_mut_ptr().cast() } else { to.get().cast() });
-        // SAFETY: as many elements as asserted. Between passes numbers lie in the result only if that holds as many
-        // of their type; else in a part of the workspace that was made for them, which is aligned. Every pass but
-        // the first and the last works on whole lanes in place.
+        // SAFETY: as many elements as asserted. Between passes numbers are in the result only if that holds
+        // as many of their type; else in a part of the workspace that was made for them, which is aligned.
+        // Every pass but the first and the last works on whole lanes in place.
         unsafe {
             match &passes[..] {
                 [only] => only.run(args.pool, &mut rooms, from, to),

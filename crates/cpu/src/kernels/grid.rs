@@ -1,5 +1,5 @@
-//! Strided iteration over a tensor in the order of another's elements, and tensors of indices: shared by the index
-//! kernels. Nothing is allocated.
+//! Strided iteration over a tensor in the order of another's elements, and tensors of indices: shared by the
+//! index kernels. Nothing is allocated.
 
 use super::Site;
 use crate::view::View;
@@ -171,7 +171,7 @@ impl<'a> Indices<'a> {
     /// `Value` for the first one outside `0..limit` (or `-limit..limit` if `wrap`).
     pub fn check(&self, limit: usize, wrap: bool) -> Result<()> {
         let (low, size) = if wrap { (-(limit as i64), 2 * limit as u64) } else { (0, limit as u64) };
-        // All without a branch; the first that is wrong is looked for only if there is one.
+        // All without a branch; the first invalid one is searched for only if there is one.
         macro_rules! outside {
             ($v:expr) => {
                 $v.iter().fold(false, |any, &i| any | ((i as i64).wrapping_sub(low) as u64 >= size))
@@ -198,8 +198,8 @@ impl<'a> Indices<'a> {
     }
 }
 
-/// Evaluates an expression with `T` standing for the unsigned type of a dtype's size: for kernels that only
-/// move bits.
+/// Evaluates an expression with `T` bound to the unsigned type of a dtype's size: for kernels that only move
+/// bits.
 #[macro_export]
 macro_rules! bits_of {
     ($dtype:expr, $T:ident => $body:expr) => {

@@ -1,5 +1,5 @@
-//! Products of groups of rows with matrices of their own: `_grouped_mm` and the gradient of its weight. The groups
-//! are read from the offsets in every run; how a group is multiplied depends on its size alone.
+//! Products of groups of rows with matrices of their own: `_grouped_mm` and the gradient of its weight. The
+//! groups are read from the offsets in every run; how a group is multiplied depends on its size alone.
 
 use super::grid::Indices;
 use super::{Args, Kernel, Site, any};
@@ -94,7 +94,8 @@ impl Products {
         let out = args.writes[0].slice_mut::<T>();
         out[offsets.start(self.groups.groups) * n..].fill(T::from_f64(0.0));
         let out = MatMut { ptr: out.as_mut_ptr(), rs: n as isize };
-        // SAFETY: rows and matrices of the operands, whose offsets were checked; groups have rows of their own.
+        // SAFETY: rows and matrices of the operands, whose offsets were checked; groups have rows of their
+        // own.
         unsafe {
             self.run(args, |group| {
                 let (first, rows) = offsets.rows(group);

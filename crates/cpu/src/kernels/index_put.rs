@@ -1,5 +1,5 @@
-//! Writing through tensors as indices: `_index_put_impl`. Where several values meet in one place, they meet in the
-//! order of their positions, in f32 or wider, and are rounded once.
+//! Writing through tensors as indices: `_index_put_impl`. Where several values meet in one place, they meet
+//! in the order of their positions, in f32 or wider, and are rounded once.
 
 use super::accumulate::{Accumulate, accumulate, widened};
 use super::advanced_index::AdvancedIndex;
@@ -27,7 +27,7 @@ pub static KERNELS: &[Kernel] = &[Kernel {
     },
 }];
 
-/// Rows written one after the other.
+/// Rows written sequentially.
 struct Put {
     picks: AdvancedIndex,
     values: usize,

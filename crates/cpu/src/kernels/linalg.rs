@@ -1,5 +1,5 @@
 //! Linear algebra of small matrices: the core's algorithms in f64, a matrix at a time on each thread. Every
-//! matrix by itself, so that any number of threads gives the same bits. Large matrices would want blocks.
+//! matrix by itself, so that any number of threads gives the same bits. Large matrices would need blocking.
 
 use super::{Args, Kernel, Prepared, Site, contiguous, no_workspace};
 use crate::element::{Float, Wide};

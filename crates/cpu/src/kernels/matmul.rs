@@ -109,7 +109,7 @@ impl<T: Float> Stack<'_, T> {
         self.mat.moved(offset)
     }
 
-    /// True if the rows of all batches lie at one stride.
+    /// True if the rows of all batches have one stride.
     fn rows_follow(&self, batch: &[usize], m: usize) -> bool {
         let mut follow = m as isize * self.mat.rs;
         self.shape.len() == batch.len()

@@ -1,9 +1,9 @@
-//! Kernels of operators whose body is `Kernel` or `Update`. A kernel reads its attributes once, when a plan is
-//! loaded, and returns the function that every run calls. Operators without a kernel, and types that a kernel
-//! does not take, run through the core's reference: slowly, correctly.
+//! Kernels of operators whose body is `Kernel` or `Update`. A kernel reads its attributes once, when a plan
+//! is loaded, and returns the function that every run calls. Operators without a kernel, and types that a
+//! kernel does not take, run through the core's reference: slowly, correctly.
 //!
-//! A family of Headwater's own is a file with `pub static KERNELS: &[Kernel]`, and its name in [`FAMILIES`]. A
-//! kernel of another crate is a [`Kernel`] too: [`crate::Cpu::with_kernels`] takes it.
+//! A family of Headwater's own is a file with `pub static KERNELS: &[Kernel]`, and its name in [`FAMILIES`].
+//! A kernel of another crate is a [`Kernel`] too: [`crate::Cpu::with_kernels`] takes it.
 
 mod accumulate;
 mod advanced_index;
@@ -91,7 +91,7 @@ pub struct Args<'a> {
     pub reads: &'a [Option<View>],
     /// Outputs in order, of undefined content but for an operator that updates one in place.
     pub writes: &'a mut [ViewMut],
-    /// Scratch memory of at least the size asked for, aligned to 64 bytes, of undefined content. Kernels that
+    /// Scratch memory of at least the requested size, aligned to 64 bytes, of undefined content. Kernels that
     /// share a place in the arena get all of it. They take what they need, or spread what threads work in
     /// over it ([`crate::workspace`]).
     pub workspace: &'a mut [u8],

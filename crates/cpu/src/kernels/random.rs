@@ -17,7 +17,7 @@ pub static KERNELS: &[Kernel] = &[Kernel {
     prepare: |site| prepare(site),
 }];
 
-/// Numbers made at a time; a multiple of the words made side by side.
+/// Numbers per chunk; a multiple of the words that the generator computes at a time.
 const GROUP: usize = 1 << 14;
 
 fn prepare(site: &Site) -> Result<Prepared> {

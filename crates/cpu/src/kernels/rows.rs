@@ -1,5 +1,5 @@
-//! Rows of tables by their numbers: `gather_rows`, `update_rows`. Copies of rows, divided among threads; numbers
-//! ascend, so that no two threads write one row.
+//! Rows of tables by their numbers: `gather_rows`, `update_rows`. Copies of rows, divided among threads;
+//! numbers ascend, so that no two threads write one row.
 
 use super::{Kernel, Prepared, Site, any, contiguous, no_workspace};
 use crate::any_dtype;
@@ -50,8 +50,8 @@ fn update(site: &Site) -> Result<Prepared> {
             pool.each(there.len().div_ceil(some), |chunk| {
                 let part = chunk * some..((chunk + 1) * some).min(there.len());
                 for i in part {
-                    // SAFETY: `written` has checked that rows are inside the table and ascend, so that no other
-                    // thread has this one.
+                    // SAFETY: `written` has checked that rows are inside the table and ascend, so that no
+                    // other thread has this one.
                     let to = unsafe {
                         std::slice::from_raw_parts_mut(out.get().add(there[i] * width), width)
                     };

@@ -38,8 +38,8 @@ struct Scatter {
     value: f64,
     dtype: DType,
     numel: usize,
-    /// Offsets in the tensor, the index, and the source of rows of lanes: lanes whose elements lie next to each
-    /// other.
+    /// Offsets in the tensor, the index, and the source of rows of lanes: lanes whose elements are
+    /// contiguous.
     rows: [Grid; 3],
     /// Lanes of a row.
     width: usize,
@@ -146,7 +146,7 @@ impl Scatter {
     }
 
     fn each_row(&self, pool: &Pool, place: impl Fn(usize) -> usize + Sync, f: impl Fn(usize, usize) + Sync) {
-        /// Lanes of a row that a thread takes together.
+        /// Lanes of a row that a thread takes at a time.
         const TOGETHER: usize = 32;
         let (rows, work) = (self.rows[0].numel(), self.len * self.width.min(TOGETHER));
         let (pieces, group) = (self.width.div_ceil(TOGETHER), (GRAIN / work.max(1)).max(1));

@@ -1,6 +1,6 @@
 //! Vectors that kernels compute rows on between their products, one type for each instruction set. What is
-//! here for an instruction set may be called only by functions compiled for it, into which it is inlined: those
-//! that [`run`] chooses.
+//! here for an instruction set may be called only by functions compiled for it, into which it is inlined:
+//! those that [`run`] chooses.
 
 // Loops go by index over arrays: what the compiler is sure to turn into vectors.
 #![allow(clippy::needless_range_loop)]
@@ -37,7 +37,7 @@ pub trait Vector: Copy {
     fn add(self, x: Self) -> Self;
     fn sub(self, x: Self) -> Self;
     fn mul(self, x: Self) -> Self;
-    /// Its lanes where they are greater than those of `x`, which has the others.
+    /// Lane-wise maximum; that of `x` where either is NaN.
     fn larger(self, x: Self) -> Self;
     /// Lanes of `yes` where its own are less than those of `x`, elsewhere of `no`.
     fn less(self, x: Self, yes: Self, no: Self) -> Self;
@@ -52,8 +52,8 @@ pub trait Vector: Copy {
     /// The largest lane of a group; its lanes are numbers.
     fn largest(group: [Self; LANES]) -> Self::E;
 
-    /// Part `i` of a group of bf16, whose bits these numbers of 32 bits become. Subnormal ones may become 0:
-    /// as operands of products they are that anyway.
+    /// Rounds these numbers to bf16 as part `i` of a group. May flush subnormals, which products flush
+    /// anyway.
     #[inline(always)]
     fn round(self, group: &mut [u16; LANES], i: usize) {
         let numbers = self.array(i);

@@ -109,7 +109,7 @@ impl<'a> Checked<'a> {
         Ok(source)
     }
 
-    /// Every element that the iteration reaches lies in its operand's segment.
+    /// Every element that the iteration reaches is in its operand's segment.
     fn check_bounds(&self, plan: &Plan, views: &[&View]) -> Result<()> {
         for (o, v) in views.iter().enumerate() {
             // An operand that moves along empty axes is never touched.
@@ -159,8 +159,8 @@ impl<'a> Checked<'a> {
         Ok(())
     }
 
-    /// Results have no element in common with each other, nor with what is read unless they are the same elements
-    /// in the same order.
+    /// Results have no element in common with each other, nor with what is read unless they are the same
+    /// elements in the same order.
     fn check_overlaps(&self, views: &[&View], reads: usize) -> Result<Vec<bool>> {
         let mut shared = vec![false; views.len()];
         for w in reads..views.len() {
@@ -189,7 +189,8 @@ impl<'a> Checked<'a> {
     }
 
     /// True if two results that cover the same bytes take turns there, as the two halves of each row do: the
-    /// choice between them is then one more axis along which no element repeats. (Sufficient, as [`injective`].)
+    /// choice between them is then one more axis along which no element repeats. (Sufficient, as
+    /// [`injective`].)
     fn interleave(&self, views: &[&View], o: usize, w: usize) -> bool {
         let (a, b) = (views[o].place(), views[w].place());
         let apart = a.byte.abs_diff(b.byte);
@@ -279,7 +280,7 @@ impl<'a> Checked<'a> {
         (0..reads).any(|o| row.steps[o].unsigned_abs() == 1 && col.steps[o].unsigned_abs() > 1)
     }
 
-    /// True if rows, not columns, lie next to each other in the operand that matters most.
+    /// True if rows, not columns, are contiguous in the operand that matters most.
     pub fn across(&self) -> bool {
         let (Some(row), Some(col), Some(o)) = (self.rows.last(), self.cols.last(), self.primary()) else {
             return false;

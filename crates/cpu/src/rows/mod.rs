@@ -44,14 +44,15 @@ const SECOND_LEVEL: usize = 256 << 10;
 /// Rows of at most so many columns are reduced in one piece, so that a sum does not depend on what else a
 /// program computes. The target says so to passes.
 pub(crate) const WHOLE: usize = loops::CHUNK;
-/// Programs that move more bytes than this use non-temporal stores: nothing of the results would still be in the
-/// caches when they are read.
+/// Programs that move more bytes than this use non-temporal stores: nothing of the results would still be in
+/// the caches when they are read.
 const STREAM: usize = 32 << 20;
 /// Rows that are summed in f32 before their sums are added up in f64.
 const SUMMED: usize = 128;
 /// Elements worth handing to a thread.
 const GRAIN: usize = 1 << 15;
-/// Programs that read along one axis and write along the other: bytes of a tile's columns as they are written.
+/// Programs that read along one axis and write along the other: bytes of a tile's columns as they are
+/// written.
 const RUN: usize = 256;
 /// Columns of a block of such a program.
 const TRANSPOSED: usize = 256;
@@ -83,7 +84,7 @@ pub(crate) struct Program {
 /// The cut of the space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Tiling {
-    /// Rows lie next to each other in a tile; otherwise columns do.
+    /// Rows are contiguous in a tile; otherwise columns do.
     across: bool,
     /// Largest tile.
     tile_rows: usize,

@@ -1,4 +1,5 @@
-//! Schedules a checked program: cuts its body into phases, makes operations on tiles, and assigns slots to registers.
+//! Schedules a checked program: cuts its body into phases, makes operations on tiles, and assigns slots to
+//! registers.
 //!
 //! The body is cut at its reductions: values that depend on one are computed in the phase after it. Row
 //! scalars are computed before each phase, for all rows of a tile at once, or row by row where machine code
@@ -64,7 +65,7 @@ struct Compiler<'a> {
     table: &'a Table,
     keep: bool,
     stream: bool,
-    /// Rows lie one after the other and are long enough for a call for each.
+    /// Rows are consecutive and are long enough for a call for each.
     rowwise: bool,
     scalar: Vec<bool>,
     /// The number of uses of each instruction.
@@ -179,7 +180,7 @@ impl Compiler<'_> {
         list.into_iter().filter(|&a| !self.scalar[a]).collect()
     }
 
-    /// The value that an instruction and those before it make together.
+    /// The value that an instruction and those before it compute jointly.
     fn form(&self, at: usize) -> Form {
         let body = &self.s.program.body;
         let float = |at: usize| self.s.classes[at] == Some(Class::Float);
@@ -466,7 +467,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Lets results be computed where they are stored, if the forms agree and nothing read lies there.
+    /// Computes results in place in the destination if the types match and no input aliases it.
     fn direct(&mut self) {
         if self.stream {
             return;

@@ -15,7 +15,7 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Room for what [`Runs::cut`] will make, so that it does not allocate.
+    /// Capacity for what [`Runs::cut`] will make, so that it does not allocate.
     pub fn reserve(&mut self, axes: &[Axis], operands: usize, count: usize) {
         let runs = axes.last().map_or(1, |a| count / a.size.max(1) + 2);
         self.lens.reserve(runs);

@@ -398,7 +398,7 @@ fn softmax(rows: usize, cols: usize, first: bool) -> Example {
 #[test]
 fn the_tiling_follows_sizes_and_layouts() {
     let tiling = |ex: &Example| compile_plain(ex).unwrap();
-    // Many short rows share a tile; rows that fit are kept; long ones are computed again in each phase.
+    // Many short rows share a tile; rows that fit are kept; long ones are recomputed in each phase.
     let short = tiling(&softmax(1000, 20, false));
     assert!(short.tiling.tile_rows > 10 && short.tiling.tile_cols == 20 && short.code.vector.len() == 3);
     let loads =
@@ -407,7 +407,7 @@ fn the_tiling_follows_sizes_and_layouts() {
     assert!(kept.tiling.tile_cols < 5000 && !loads(&kept, 2));
     let long = tiling(&softmax(64, 100_000, false));
     assert!(long.tiling.tile_cols < 5000 && !long.tiling.split && loads(&long, 2));
-    // Few long rows are divided between threads; rows next to each other are taken together.
+    // Few long rows are divided between threads; contiguous rows are merged.
     assert!(tiling(&softmax(2, 200_000, false)).tiling.split);
     assert!(tiling(&softmax(1000, 20, true)).tiling.across);
 }
@@ -481,8 +481,7 @@ fn what_is_overwritten_has_been_read() {
 fn a_row_is_read_before_its_number_is_stored() {
     use headwater_core::expr::input;
     use headwater_core::row::ReduceSpace;
-    // An operand that lies across wants blocks of some columns; the number of a row that goes over what it
-    // was made of, one.
+    // A transposed operand needs blocks of some columns; a row value that overwrites its operand, one.
     let shape: &[usize] = &[600, 700];
     let space = ReduceSpace::new(shape, &[1]);
     let mut b = space.builder();

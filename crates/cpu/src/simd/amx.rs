@@ -1,18 +1,19 @@
 //! AMX: the matrix unit of Intel's Xeons since Sapphire Rapids, with products of bf16 (TDPBF16PS).
 //!
-//! Its instructions are written in assembly, since Rust has no stable intrinsics for them. Compiled code uses no tile
-//! registers, so that these keep their numbers between blocks of assembly. Functions called in between must not use them.
+//! Its instructions are written in assembly, since Rust has no stable intrinsics for them. Compiled code uses
+//! no tile registers, so that these keep their numbers between blocks of assembly. Functions called in
+//! between must not use them.
 
 use super::matrix_unit::MatrixUnit;
 use std::arch::asm;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-/// True if the processor has AMX for bf16 and the system lets this process use it. Linux wants to be asked, which is done
-/// once; other systems are not supported here.
+/// True if the processor has AMX for bf16 and the system lets this process use it. Linux requires a request
+/// for permission, which is made once; other systems are not supported here.
 ///
-/// Linux grants it to the whole process, and then refuses alternate signal stacks that are too small for tiles. If there
-/// is such a stack already, it grants nothing.
+/// Linux grants it to the whole process, and then refuses alternate signal stacks that are too small for
+/// tiles. If there is such a stack already, it grants nothing.
 pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| has_instructions() && has_permission())
@@ -32,8 +33,8 @@ fn has_permission() -> bool {
     const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
     const XFEATURE_XTILEDATA: i64 = 18;
     let status: i64;
-    // SAFETY: a system call that takes two numbers and touches no memory of this process; the kernel overwrites
-    // RCX and R11.
+    // SAFETY: a system call that takes two numbers and touches no memory of this process; the kernel
+    // overwrites RCX and R11.
     unsafe {
         asm!(
             "syscall",
@@ -81,8 +82,8 @@ pub(crate) struct Amx(PhantomData<*const ()>);
 impl MatrixUnit for Amx {
     const SIDE: usize = 16;
 
-    /// Configures the registers unless they are: another library may have used them on this thread. Looking takes 5 to 9 ns,
-    /// configuring 45 to 90 ns (a Xeon of family 6, model 167).
+    /// Configures the registers unless they are: another library may have used them on this thread. Looking
+    /// takes 5 to 9 ns, configuring 45 to 90 ns (a Xeon of family 6, model 167).
     #[inline(always)]
     unsafe fn ready() -> Self {
         let mut now = Configuration { palette: 0, ..CONFIGURATION };
@@ -210,8 +211,8 @@ impl MatrixUnit for Amx {
 pub(crate) const SUMS: usize = 4 * Amx::SIDE * Amx::SIDE;
 pub(crate) const DEPTH: usize = 2 * Amx::SIDE;
 
-/// Products of tiles that touch no memory: a round adds 2⁻¹⁶ to each of four tiles of sums. Returns the sum of all: what
-/// the unit does at best.
+/// Products of tiles that touch no memory: a round adds 2⁻¹⁶ to each of four tiles of sums. Returns the sum
+/// of all: what the unit does at best.
 ///
 /// # Safety
 /// As [`Amx::ready`].
@@ -222,7 +223,7 @@ pub(crate) unsafe fn multiply_in_registers(rounds: usize) -> f32 {
     right[..2 * Amx::SIDE].fill(f32::from_bits(0x3b80));
     let mut sums = [0.0f32; SUMS];
     let line = (Amx::SIDE * size_of::<f32>()) as isize;
-    // SAFETY: the caller's promise; tiles lie within the arrays.
+    // SAFETY: the caller's promise; tiles are within the arrays.
     unsafe {
         let mut unit = Amx::ready();
         // Loads the operands; its sums are dropped.
@@ -271,7 +272,7 @@ mod tests {
             let (line, pitch) = (4 * N as isize, 8 * N as isize);
             let left = [(a.as_ptr(), line), (a[N * N..].as_ptr(), line)];
             let mut got = [[0.0f32; 4 * N * N]; 2];
-            // SAFETY: the processor has the unit; tiles lie within the arrays.
+            // SAFETY: the processor has the unit; tiles are within the arrays.
             unsafe {
                 let mut amx = Amx::ready();
                 let mut portable = PortableUnit::<N>::ready();

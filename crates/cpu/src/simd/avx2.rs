@@ -1,5 +1,5 @@
-//! Vectors of AVX2 with FMA and F16C. Only functions compiled for these instructions may come here; everything is
-//! inlined into them.
+//! Vectors of AVX2 with FMA and F16C. Only functions compiled for these instructions may come here;
+//! everything is inlined into them.
 
 use super::{Convert, MAX_LANES, Simd, SimdF32};
 use half::{bf16, f16};

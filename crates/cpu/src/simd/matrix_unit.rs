@@ -1,9 +1,11 @@
-//! Matrix units: instructions that multiply whole tiles of bf16 and add the products to tiles of sums in f32. Kernels are
-//! written for one trait, [`MatrixUnit`]. A unit in plain Rust, [`PortableUnit`], runs them on any processor, with AMX's bits.
+//! Matrix units: instructions that multiply whole tiles of bf16 and add the products to tiles of sums in f32.
+//! Kernels are written for one trait, [`MatrixUnit`]. A unit in plain Rust, [`PortableUnit`], runs them on
+//! any processor, with AMX's bits.
 
 use crate::simd::MAX_LANES;
 
-/// A unit whose tiles have `SIDE` rows of `SIDE` words of 32 bits: sums in f32, or pairs of bf16 (VNNI-2 groups).
+/// A unit whose tiles have `SIDE` rows of `SIDE` words of 32 bits: sums in f32, or pairs of bf16 (VNNI-2
+/// groups).
 ///
 /// It holds 2 × 2 tiles of sums. Words are passed as f32, of which they have the size.
 pub(crate) trait MatrixUnit {
@@ -25,9 +27,9 @@ pub(crate) trait MatrixUnit {
     /// `SIDE` rows of `SIDE` numbers may be read.
     unsafe fn load(&mut self, i: usize, j: usize, from: *const f32, stride: isize);
 
-    /// `sums[i][j] += left[i] · right[j]` for `R × C` tiles. A left tile is a pointer and the bytes from one row to the
-    /// next; its words are k-groups. Rows of the right tiles are k-groups, its words columns, and row `p` of all
-    /// right tiles is contiguous.
+    /// `sums[i][j] += left[i] · right[j]` for `R × C` tiles. A left tile is a pointer and the bytes from one
+    /// row to the next; its words are k-groups. Rows of the right tiles are k-groups, its words columns, and
+    /// row `p` of all right tiles is contiguous.
     ///
     /// # Safety
     /// As many tiles may be read, at any alignment.
@@ -44,10 +46,10 @@ pub(crate) trait MatrixUnit {
     unsafe fn store(&self, i: usize, j: usize, to: *mut f32, stride: isize);
 }
 
-/// A matrix unit in plain Rust. A product of tiles sums first and second elements of pairs apart, by fused multiply-adds
-/// along `k`. It adds both, and that to the sum before. Subnormal numbers count as zero everywhere. So Intel defines
-/// TDPBF16PS (*Intel 64 and IA-32 Architectures Software Developer's Manual*, volume 2). Results that only rounding makes
-/// normal are kept here; AMX may flush them.
+/// A matrix unit in plain Rust. A product of tiles sums first and second elements of pairs separately, by
+/// fused multiply-adds along `k`. It adds both, and that to the sum before. Subnormal numbers count as zero
+/// everywhere. So Intel defines TDPBF16PS (*Intel 64 and IA-32 Architectures Software Developer's Manual*,
+/// volume 2). Results that only rounding makes normal are kept here; AMX may flush them.
 pub(crate) struct PortableUnit<const SIDE: usize> {
     sums: [[[[f32; SIDE]; SIDE]; 2]; 2],
 }

@@ -1,7 +1,7 @@
-//! Vectors: one trait, [`Simd`], with one file for each instruction set. Kernels are written once, generic over
-//! it, and compiled where the instructions are enabled; everything here is inlined into them. [`Convert`] reads
-//! and writes narrower floats, [`SimdF32`] has the arithmetic of elementary functions, and [`pack::Pack`] packs
-//! operands of products.
+//! Vectors: one trait, [`Simd`], with one file for each instruction set. Kernels are written once, generic
+//! over it, and compiled where the instructions are enabled; everything here is inlined into them.
+//! [`Convert`] reads and writes narrower floats, [`SimdF32`] has the arithmetic of elementary functions, and
+//! [`pack::Pack`] packs operands of products.
 //!
 //! A default method goes through memory: correct on any instruction set, and slow.
 #![allow(clippy::needless_range_loop)]
@@ -36,7 +36,7 @@ pub(crate) const K_UNROLL: usize = 4;
 pub(crate) trait Simd: Copy + 'static {
     /// Type of a lane.
     type E: Wide;
-    /// Simd.
+    /// Lanes per vector.
     const N: usize;
     /// MR: rows of the register tile, which is two vectors wide (NR = 2 N).
     const MR: usize;
@@ -123,15 +123,15 @@ pub(crate) trait Simd: Copy + 'static {
             mask.store(masks.as_mut_ptr());
         }
         for i in 0..Self::N {
-            // All bits set are no number.
+            // A mask of all ones is a NaN.
             lanes[i] = if masks[i].is_nan() { lanes[i] } else { Self::E::ZERO };
         }
         // SAFETY: as above.
         unsafe { Self::load(lanes.as_ptr()) }
     }
 
-    /// True if the multiply-add takes a lane of a vector. Contiguous numbers of a left operand are then read as
-    /// vectors, by [`Simd::outer`] and [`Simd::inner`], and not each into all lanes of one.
+    /// True if the multiply-add takes a lane of a vector. Contiguous numbers of a left operand are then read
+    /// as vectors, by [`Simd::fma_outer`] and [`Simd::fma_unrolled`], instead of broadcasting each.
     const FMA_BY_LANE: bool = false;
 
     /// `sums[i][j] += a[i] · b[j]`, as [`Simd::fma`] rounds.
@@ -153,7 +153,8 @@ pub(crate) trait Simd: Copy + 'static {
         }
     }
 
-    /// [`K_UNROLL`] steps along `k`: `sums[i][j] += a[i][p] · b[p · brs + j · N ..]`, one step after the other.
+    /// [`K_UNROLL`] steps along `k`: `sums[i][j] += a[i][p] · b[p · brs + j · N ..]`, one step after the
+    /// other.
     ///
     /// # Safety
     /// `K_UNROLL` numbers may be read at each of `a`, and `C` vectors at each row of `b`.
@@ -186,8 +187,8 @@ pub(crate) trait Simd: Copy + 'static {
         total(lanes, Self::N)
     }
 
-    /// The largest lane, where all are numbers: of the halves, as [`Simd::sum`] takes them, the upper one
-    /// where it is greater.
+    /// The largest lane, where all are numbers: of the halves, as [`Simd::reduce_sum`] takes them, the upper
+    /// one where it is greater.
     #[inline(always)]
     fn reduce_max(self) -> Self::E {
         let mut lanes = [Self::E::ZERO; MAX_LANES];
@@ -260,8 +261,8 @@ pub(crate) trait Convert<T: Float<Wide = Self::E>>: Simd {
         unsafe { Self::load(lanes.as_ptr()) }
     }
 
-    /// Simd of pairs: this number rounded to `T`, of half the width, in the lower half, that of `high` in
-    /// the upper one.
+    /// Packs two vectors rounded to `T`, of half the width: in each lane the low half is from `self`, the
+    /// high half from `high`.
     #[inline(always)]
     fn narrow_pair(self, high: Self) -> Self {
         let (mut lanes, mut upper) = ([Self::E::ZERO; MAX_LANES], [Self::E::ZERO; MAX_LANES]);
@@ -277,10 +278,10 @@ pub(crate) trait Convert<T: Float<Wide = Self::E>>: Simd {
         unsafe { Self::load(lanes.as_ptr()) }
     }
 
-    /// As `write`, past the caches where the instruction set can.
+    /// Like [`store_narrow`](Self::store_narrow), with non-temporal stores where available.
     ///
     /// # Safety
-    /// As `write`; `p` is aligned to a vector of `T`.
+    /// As `store_narrow`; `p` is aligned to a vector of `T`.
     #[inline(always)]
     unsafe fn stream_narrow(self, p: *mut T) {
         // SAFETY: the caller's promise.
@@ -541,7 +542,7 @@ mod tests {
     fn functions_of_vectors_are_those_of_numbers() {
         let scalar: [fn(f32) -> f32; 7] =
             [one::exp, one::exp_nonpos, one::log, one::tanh, one::erf, one::ndtr, one::sigmoid];
-        // All exponents and signs, special numbers among them, and what lies near zero and one.
+        // All exponents and signs, special numbers among them, and numbers near zero and one.
         let numbers = (0..1u32 << 16).map(|i| f32::from_bits((i << 16) | (i * 7919 % 65536)));
         let numbers: Vec<f32> = numbers.chain((0..1 << 12).map(|i| (i as f32 - 2048.0) / 20.0)).collect();
         for x in numbers.as_chunks::<LANES>().0 {

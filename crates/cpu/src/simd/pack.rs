@@ -4,7 +4,7 @@ use super::{Convert, Simd};
 use crate::element::Float;
 use crate::matrix::Mat;
 
-/// The form in which operands are packed for products. A k-group takes the room of one accumulator: one widened
+/// The form in which operands are packed for products. A k-group has the size of one accumulator: one widened
 /// element, or [`Pack::K_GROUP`] elements along `k` as dot product instructions read them (VNNI-2 for bf16).
 pub(crate) trait Pack<T: Float<Wide = Self::E>>: Simd {
     /// Elements along `k` in a k-group.
@@ -30,7 +30,7 @@ pub(crate) trait Pack<T: Float<Wide = Self::E>>: Simd {
     /// # Safety
     /// As [`Pack::k_groups`], of these k-groups.
     unsafe fn k_groups_partial(x: Mat<T>, i: usize, p: usize, n: usize) -> Self;
-    /// k-group `p` of row `i` of a matrix of `k` columns; elements behind the last column are zeros.
+    /// k-group `p` of row `i` of a matrix of `k` columns; elements after the last column are zeros.
     ///
     /// # Safety
     /// The first of its elements may be read, and the others that are in the matrix.

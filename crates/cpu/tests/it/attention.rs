@@ -1,5 +1,4 @@
-//! Attention on the CPU writes its results in the order in which the model wants them: no copy, and the same
-//! bits.
+//! Attention on the CPU writes its results in the order that the model expects: no copy, and the same bits.
 
 use headwater_core::device::Device;
 use headwater_core::evaluate;
@@ -17,7 +16,7 @@ const SHARED: usize = 2;
 const LENGTH: usize = 101;
 const SIZE: usize = 8;
 
-/// Attention of inputs that lie as `[batch, length, heads, size]`, and its gradients, all times 1.5; with
+/// Attention of inputs laid out as `[batch, length, heads, size]`, and its gradients, all times 1.5; with
 /// `merged` as `[batch, length, heads · size]`, otherwise as attention has them.
 fn graph(dtype: DType, merged: bool) -> Graph {
     let mut b = Builder::new();
@@ -185,9 +184,9 @@ fn gradients_with_hidden_queries_and_dropout_are_those_of_the_reference() {
     }
 }
 
-/// A query whose keys are all masked by a number sees all alike, however large it is: its weights are 1/n, in the
-/// gradient too. By −∞ it sees none, and gives NaN where that is asked for, to all keys. With more keys than a block
-/// has: as the reference.
+/// A query whose keys are all masked by a number sees all alike, however large it is: its weights are 1/n, in
+/// the gradient too. By −∞ it sees none, and gives NaN where that is requested, to all keys. With more keys
+/// than a block has: as the reference.
 #[test]
 fn queries_that_are_masked_as_a_whole_are_those_of_the_reference() {
     let (queries, keys, size, hidden) = (7, 403, 8, 3);
@@ -229,8 +228,8 @@ fn queries_that_are_masked_as_a_whole_are_those_of_the_reference() {
                         let terms = all().map(x).filter(|x| !x.is_nan());
                         terms.map(|x| x * x).sum::<f64>().sqrt()
                     };
-                    // In f32, sums of as many terms as there are keys, of weights within a few roundings; in bf16
-                    // weights, slopes and results are rounded, and slopes have that of the output.
+                    // In f32, sums of as many terms as there are keys, of weights within a few roundings; in
+                    // bf16 weights, slopes and results are rounded, and slopes have that of the output.
                     let bound = match dtype {
                         DType::F32 => keys as f64 * f64::from(f32::EPSILON),
                         _ => 4.0 * f64::exp2(-9.0),
@@ -243,8 +242,7 @@ fn queries_that_are_masked_as_a_whole_are_those_of_the_reference() {
     }
 }
 
-/// With as many queries as make no whole pairs, a last one that is no number says nothing of keys that no
-/// query sees.
+/// With an odd number of queries, a last one that is NaN does not affect keys that no query sees.
 #[test]
 fn keys_behind_the_last_query_have_no_gradient() {
     let (queries, keys, size) = (17, 251, 8);
@@ -265,7 +263,8 @@ fn keys_behind_the_last_query_have_no_gradient() {
     }
     for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
         for grad in evaluate(&Cpu::new(1).with_tier(tier).unwrap(), &graph, &inputs).unwrap() {
-            // Keys that share a register tile, of 32 rows at most, with those that are seen are multiplied with zeros.
+            // Keys that share a register tile, of 32 rows at most, with those that are seen are multiplied
+            // with zeros.
             let behind = &grad.floats()[queries.next_multiple_of(32) * size..];
             assert!(behind.iter().all(|&x| x == 0.0), "{}", tier.name());
         }
@@ -302,8 +301,8 @@ fn attention_in_bf16_is_that_of_f32_on_every_tier() {
                 let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
                 let all = || got.floats().iter().zip(want.floats());
                 let share = norm(&mut all().map(|(g, w)| g - w)) / norm(&mut want.floats().iter().copied());
-                // Weights, slopes and the result are rounded, and slopes have that of the output: 2⁻⁹ each. One wrong
-                // row of the most, 600, would be 0.04.
+                // Weights, slopes and the result are rounded, and slopes have that of the output: 2⁻⁹ each.
+                // One wrong row of the most, 600, would be 0.04.
                 let bound = 4.0 * f64::exp2(-9.0);
                 assert!(share <= bound, "{queries} {keys} {causal}, {i}: {share} of it, {}", tier.name());
             }

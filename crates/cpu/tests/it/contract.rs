@@ -1,4 +1,4 @@
-//! The contract of devices on the CPU: borrowed memory is used where it lies, and plans run in parts.
+//! The contract of devices on the CPU: borrowed memory is used in place, and plans run in parts.
 
 use headwater_core::device::{Buffer, Content, Device, Foreign, Stream};
 use headwater_core::graph::parse;
@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Rows of `tanh(x) · xᵀ`, chosen by `ids`: values between steps lie in the arena.
+/// Rows of `tanh(x) · xᵀ`, chosen by `ids`: values between steps are in the arena.
 fn model(device: &Cpu) -> Plan {
     let text = r#"headwater graph 1
 %0 = user "x" : f32[8, 16]

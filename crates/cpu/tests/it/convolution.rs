@@ -108,8 +108,8 @@ fn odd_geometry() {
         (&[5, 48, 4, 4], &[20, 48, 3, 3], 1, [&[1, 1], &[1, 1], &[1, 1]]),
         (&[2, 24, 9, 11], &[32, 24, 3, 3], 1, [&[2, 2], &[1, 1], &[1, 1]]),
         (&[2, 3, 29, 31], &[18, 3, 7, 7], 1, [&[2, 2], &[3, 3], &[1, 1]]),
-        // One tap: planes of whole panels and not, several images in a block, long sums, strides and what
-        // lies between, groups, padding, one dimension, three.
+        // One tap: planes of whole panels and not, several images in a block, long sums, strides and gaps,
+        // groups, padding, one dimension, three.
         (&[2, 16, 8, 8], &[24, 16, 1, 1], 1, [&[2, 2], &[0, 0], &[1, 1]]),
         (&[2, 20, 16, 32], &[136, 20, 1, 1], 1, [&[1, 1], &[0, 0], &[1, 1]]),
         (&[5, 600, 7, 7], &[21, 600, 1, 1], 1, [&[1, 1], &[0, 0], &[1, 1]]),
@@ -121,7 +121,7 @@ fn odd_geometry() {
         (&[2, 5, 44, 50], &[7, 5, 1, 1], 1, [&[2, 2], &[0, 0], &[1, 1]]),
         (&[2, 8, 9, 9], &[12, 8, 1, 1], 1, [&[1, 2], &[1, 0], &[1, 1]]),
         (&[3, 10, 37], &[11, 10, 1], 1, [&[2], &[0], &[1]]),
-        // Lines apart, of blocks of one line: a part of a plane, a whole plane, part of a line.
+        // Lines with gaps, of blocks of one line: a part of a plane, a whole plane, part of a line.
         (&[1, 6, 5, 2400], &[5, 6, 1, 1], 1, [&[2, 1], &[0, 0], &[1, 1]]),
         (&[2, 6, 2, 30], &[5, 6, 1, 1], 1, [&[2, 1], &[0, 0], &[1, 1]]),
         (&[2, 6, 3, 600], &[5, 6, 1, 1], 1, [&[3, 1], &[0, 0], &[1, 1]]),
@@ -139,8 +139,8 @@ fn odd_geometry() {
         (&[3, 2, 170], &[7, 2, 17], 1, [&[17], &[0], &[1]]),
         (&[2, 2, 4, 8, 70], &[5, 2, 2, 4, 16], 1, [&[2, 4, 16], &[0, 0, 0], &[1, 1, 1]]),
         (&[2, 5, 32, 67], &[5, 1, 4, 16], 5, [&[4, 16], &[0, 0], &[1, 1]]),
-        // Several blocks of patches, of few and of many channels, of an odd number of pairs, with lines
-        // apart, with padding behind.
+        // Several blocks of patches, of few and of many channels, of an odd number of pairs, with gaps
+        // between lines, with padding at the end.
         (&[3, 3, 96, 112], &[70, 3, 4, 4], 1, [&[4, 4], &[0, 0], &[1, 1]]),
         (&[2, 40, 12, 18], &[33, 40, 4, 6], 1, [&[5, 6], &[0, 0], &[1, 1]]),
         (&[2, 3, 42, 70], &[36, 3, 14, 14], 1, [&[14, 14], &[0, 0], &[1, 1]]),
@@ -194,8 +194,7 @@ fn odd_geometry() {
     }
 }
 
-/// Sizes of one to three dimensions, a long one among them now and then; what is done with them; and in which
-/// dtype.
+/// Sizes of one to three dimensions, a long one among them now and then; the operation; and in which dtype.
 fn geometries() -> impl Strategy<Value = (Geometry, DType)> {
     let dimension = (1usize..30, 1usize..8, 1i64..5, 1i64..4, 0i64..7, 0i64..7, any::<[bool; 3]>());
     let dimensions = prop::collection::vec(dimension, 1..4);
@@ -247,7 +246,7 @@ proptest! {
     }
 }
 
-/// Vectors reach behind a line; what they find there is nobody's.
+/// Vectors read past a line; those elements must not affect results.
 #[test]
 fn an_infinite_input_stays_where_it_is_met() {
     let c = Geometry {

@@ -138,7 +138,7 @@ fn indices(rows: usize, kind: u8, n: usize) -> BoxedStrategy<Vec<i64>> {
         1 => (0..v, prop::collection::vec((any::<bool>(), 0..v), n))
             .prop_map(|(heavy, other)| other.into_iter().map(|(h, i)| if h { heavy } else { i }).collect())
             .boxed(),
-        // Few large rows, far apart.
+        // Few large rows, with large gaps.
         2 => prop::collection::vec((0..4i64).prop_map(move |i| v - 1 - i * (v / 5)), n).boxed(),
         // Descending, so that sorting has to turn everything round.
         3 => Just((0..n as i64).rev().map(|i| i * (v - 1) / n.max(1) as i64).collect()).boxed(),
@@ -260,7 +260,7 @@ fn operands_may_have_any_strides() {
     // Leading dimensions joined.
     let joined = Strided::rows(&grad, 0, &[n, width], &[width as isize, 1]).unwrap();
     assert_eq!(run(joined, numbers()), want);
-    // Columns apart and backwards, with gaps between rows.
+    // Strided and reversed columns, with gaps between rows.
     let mut spread = vec![f32::NAN; n * width * 3];
     for (i, &x) in grad.iter().enumerate() {
         spread[(i / width) * width * 3 + (width - 1 - i % width) * 2] = x;

@@ -1,5 +1,6 @@
-//! Operators of nothing: each case of each operator with the dimensions of one size emptied, with its gradients, judged
-//! by the reference. Models have such operands where a slice, a batch or a list of indices is empty.
+//! Operators of nothing: each case of each operator with the dimensions of one size emptied, with its
+//! gradients, judged by the reference. Models have such operands where a slice, a batch or a list of indices
+//! is empty.
 
 use crate::common::run;
 use headwater_core::conformance::{Truth, graph_of, numbers};

@@ -1,4 +1,4 @@
-//! Results that lie in place of operands which a program loads only after it has computed them.
+//! Results that overwrite operands in place, which a program loads only after it has computed them.
 
 use crate::common::run;
 use headwater_core::{Registry, Tensor, graph, reference};

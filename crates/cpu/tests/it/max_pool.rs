@@ -10,7 +10,7 @@ use headwater_core::{Attrs, Builder, DType, Tensor, TensorType, reference};
 use headwater_cpu::{Cpu, Tier};
 
 fn check(op: &'static OpDef, shape: &[usize], attrs: Attrs) {
-    // Few different numbers, so that many are equal; some rows have nothing but -inf.
+    // Few different numbers, so that many are equal; some rows have only -inf.
     let number = |i: usize| match (i * 7919 % 1009, i / shape[3] % 5) {
         (k, 1) if k % 3 > 0 => f64::NEG_INFINITY,
         (k, _) if k % 31 == 0 => f64::NAN,
@@ -35,7 +35,7 @@ fn check(op: &'static OpDef, shape: &[usize], attrs: Attrs) {
                 let name =
                     format!("{} of {shape:?} in {dtype}, {tier:?}, {threads} threads: {attrs:?}", op.name);
                 assert_eq!(got[1].ints(), want[1].ints(), "{name}");
-                // NaN is no number's equal, and one as good as another.
+                // NaN compares unequal to everything, and any NaN is as good as another.
                 let bits = |t: &Tensor| -> Vec<u64> {
                     t.floats()
                         .iter()
@@ -62,8 +62,8 @@ fn sliding_windows() {
         sliding(&[1, 2, 10, width], [[2, 2], [2, 2], [0, 0], [1, 1]], true);
         sliding(&[1, 1, 9, width], [[5, 4], [1, 1], [2, 2], [1, 1]], false);
     }
-    // Padding that whole windows but for one element lie in, at both ends; gaps; windows apart from each
-    // other.
+    // Padding that covers all of a window except one element, at both ends; gaps; windows with gaps between
+    // them.
     sliding(&[1, 1, 7, 23], [[5, 9], [1, 1], [2, 4], [1, 1]], true);
     sliding(&[2, 1, 17, 40], [[3, 3], [2, 2], [1, 1], [3, 2]], false);
     sliding(&[2, 1, 17, 40], [[3, 3], [1, 1], [1, 1], [2, 5]], false);

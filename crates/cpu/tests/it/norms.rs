@@ -17,7 +17,7 @@ struct Setting {
     cols: usize,
     x: DType,
     weight: Option<DType>,
-    /// The input is the transpose of what lies in memory.
+    /// The input is the transpose of the contiguous memory.
     transposed: bool,
     /// Magnitude of the input's numbers.
     scale: f64,

@@ -123,7 +123,8 @@ fn large_operands_agree_with_the_reference() {
         ("sort", case().distinct(&[40, 500]).attr("dim", -1).attr("descending", true)),
         ("topk", case().distinct(&[400, 50]).attr("k", 7).attr("dim", 0).attr("largest", true)),
         ("cumsum", case().f(&[60, 400]).attr("dim", 1)),
-        // Groups of rows and of columns, whole and not; sizes of many factors, of none, and longer than a group.
+        // Groups of rows and of columns, whole and not; sizes of many factors, of none, and longer than a
+        // group.
         ("_fft_c2c", fourier(&[300, 60, 2], &[1]).attr("forward", true)),
         ("_fft_c2c", fourier(&[3, 90, 270, 2], &[1]).attr("forward", false)),
         ("_fft_c2c", fourier(&[2, 1009, 2], &[1]).attr("forward", true)),
@@ -138,7 +139,7 @@ fn large_operands_agree_with_the_reference() {
         ("_fft_c2r", fourier(&[3, 21, 50, 2], &[2, 1]).attr("last_dim_size", 40)),
         ("matmul", case().f(&[3, 1, 130, 70]).f(&[2, 70, 40])),
         ("matmul", case().f(&[4, 300, 33]).f(&[33, 520])),
-        // Groups of one row, of none, of some, and of most, by one thread each and by all together.
+        // Groups of one row, of none, of some, and of most, by one thread each and by all at once.
         ("_grouped_mm", groups(&[300, 40], &[&[5, 40, 70]], &[1, 1, 40, 280, 297])),
         ("_grouped_mm", groups(&[130, 200], &[&[3, 200, 700]], &[2, 2, 130])),
         ("grouped_mm_weight_backward", groups(&[300, 40], &[&[300, 70]], &[1, 1, 40, 280, 297])),

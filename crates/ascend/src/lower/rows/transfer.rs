@@ -80,7 +80,8 @@ impl Body<'_> {
                 )
             })
             .collect();
-        // On a chip of whole blocks: as many as a run has, or what it begins.
+        // 310P copies whole 32-byte blocks: loads round the run up, stores round it down and copy the tail
+        // separately.
         let (blocks, at) = match (arch, tail) {
             (Arch::A2, _) => (run.clone(), at),
             (_, Some(())) => (1.into(), at + run.clone() - block),

@@ -64,7 +64,7 @@ pub(super) unsafe fn lines<L: Simd>(x: &DepthwiseLines<L::E>) {
 unsafe fn columns<L: Simd, const R: usize, const V: usize>(x: &DepthwiseLines<L::E>, first: usize) {
     let taps = x.taps.len().min(x.weights.len());
     for line in (0..x.rows.len()).step_by(R) {
-        // Lines behind the last one are the last one.
+        // Lines past the last repeat the last one.
         let place = |i: usize| (line + i).min(x.rows.len() - 1);
         let mut rows = [x.inputs; R];
         for i in 0..R {
@@ -149,7 +149,7 @@ unsafe fn some<L: Simd, const T: usize>(x: &DepthwiseWeightSums<L::E>, taps: &[u
     tap.copy_from_slice(taps);
     let mut sums = [L::zero(); T];
     let (whole, rest) = (x.width / L::N, x.width % L::N);
-    // Elements behind a line belong to others: multiplying them by zero would not hide an infinity.
+    // Elements after a line belong to others: multiplying them by zero would not hide an infinity.
     let mut mask = [L::E::ZERO; MAX_LANES];
     bytemuck::cast_slice_mut::<L::E, u8>(&mut mask[..rest]).fill(0xff);
     // SAFETY: the buffer holds any vector.

@@ -13,14 +13,14 @@ pub(crate) struct IndirectTile<'a, E> {
     /// Left: address of a row whose `offset` is 0, aligned or not, and bytes of one step of `offset`.
     pub a: *const E,
     pub step: usize,
-    /// The reduction: index `p < inner` of a run pairs the row's element `left + p` with row `right · pitch + p`
-    /// of the right operand.
+    /// The reduction: index `p < inner` of a run pairs the row's element `left + p` with row
+    /// `right · pitch + p` of the right operand.
     pub runs: &'a [IndirectRun],
     pub inner: usize,
     pub pitch: usize,
     /// Right: rows of NR elements.
     pub b: *const E,
-    /// Columns wanted, at most NR: whole vectors are computed.
+    /// Columns of the result, at most NR: whole vectors are computed.
     pub cols: usize,
     /// Output: the row at position `i` at `i · crs`, of the columns' vectors.
     pub c: *mut E,

@@ -1,10 +1,10 @@
-//! The microkernels of products and of indirect GEMM on a matrix unit ([`MatrixUnit`]): 2 × 2 of its tiles are the register
-//! tile. Both operands are VNNI-2 groups of bf16. Rows of the left one are contiguous along `k`
-//! ([`super::LeftLayout::Along`]), and the right one is packed as for vectors.
+//! The microkernels of products and of indirect GEMM on a matrix unit ([`MatrixUnit`]): 2 × 2 of its tiles
+//! are the register tile. Both operands are VNNI-2 groups of bf16. Rows of the left one are contiguous along
+//! `k` ([`super::LeftLayout::Along`]), and the right one is packed as for vectors.
 //!
-//! Tiles are read where they lie. If they have fewer rows or k-groups, other strides, or rows that begin anywhere, they are
-//! copied first, with zeros for what is missing. Sums begin with what they are added to. So a sum has the same bits
-//! wherever its tile lies.
+//! Tiles are read in place. If they have fewer rows or k-groups, other strides, or rows that begin anywhere,
+//! they are copied first, with zeros for what is missing. Sums begin with what they are added to. So a sum
+//! has the same bits wherever its tile is.
 #![allow(clippy::needless_range_loop)]
 
 use super::indirect::IndirectTile;
@@ -14,7 +14,7 @@ use crate::simd::matrix_unit::MatrixUnit;
 use crate::simd::{K_UNROLL, MAX_LANES, Simd};
 use std::mem::MaybeUninit;
 
-/// Words of copied tiles: two left ones, and the right ones side by side. Aligned to lines of the caches.
+/// Words of copied tiles: two left ones, and the adjacent right ones. Aligned to lines of the caches.
 #[repr(align(64))]
 struct Copied<const N: usize>(MaybeUninit<[f32; N]>);
 
@@ -113,7 +113,7 @@ unsafe fn one<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C: usize>(
                 (from, bytes(t.ars))
             } else {
                 let to = left.wrapping_add(i * L::N * L::N);
-                // SAFETY: rows and k-groups of the tile, and room for them.
+                // SAFETY: rows and k-groups of the tile, and capacity for them.
                 unsafe { copy_left::<L>(from, [t.ars, t.acs], [rows, n], to) };
                 (to.cast_const(), bytes(L::N as isize))
             };
@@ -148,7 +148,7 @@ unsafe fn one<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C: usize>(
     }
 }
 
-/// Loads `R × C` tiles of sums from rows `pitch` words apart.
+/// Loads `R × C` tiles of sums from rows with a stride of `pitch` words.
 ///
 /// # Safety
 /// They may be read.
@@ -167,7 +167,7 @@ unsafe fn load<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C: usize>(
     }
 }
 
-/// Stores `R × C` tiles of sums to rows `pitch` words apart.
+/// Stores `R × C` tiles of sums to rows with a stride of `pitch` words.
 ///
 /// # Safety
 /// They may be written.
@@ -200,7 +200,7 @@ impl<const C: usize> Sums<C> {
     /// Stores the sums of `R × C` tiles.
     #[inline(always)]
     fn store_from<U: MatrixUnit, L: Simd<E = f32>, const R: usize>(&mut self, unit: &U) {
-        // SAFETY: there is room for all tiles.
+        // SAFETY: the buffer holds all tiles.
         unsafe { store::<U, L, R, C>(unit, self.0.ptr(), (C * L::N) as isize) };
     }
 
@@ -380,7 +380,7 @@ unsafe fn rows_anywhere<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C
     let of = |i: usize| i * L::N..rows.min((i + 1) * L::N);
     let line = bytes(L::N as isize);
     if rows < R * L::N {
-        // SAFETY: there is room for both tiles.
+        // SAFETY: the buffer holds both tiles.
         unsafe { [left, ends].iter().for_each(|to| to.write_bytes(0, R * L::N * L::N)) };
     }
     let position = |i: usize| w.rows[i].position;
@@ -412,7 +412,7 @@ unsafe fn rows_anywhere<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C
                     None => {
                         let to = left.wrapping_add(i * L::N * L::N);
                         for (row, at_row) in of(i).enumerate() {
-                            // SAFETY: k-groups of this row of the left operand, and room for them.
+                            // SAFETY: k-groups of this row of the left operand, and capacity for them.
                             unsafe { L::load(start(at_row).wrapping_offset(at)).store(to.add(row * L::N)) };
                         }
                         (to.cast_const(), line)
@@ -426,7 +426,7 @@ unsafe fn rows_anywhere<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C
         let mut rest = w.inner % L::N;
         while rest > 0 {
             let n = rest.min(L::N - filled);
-            // SAFETY: k-groups of each row and rows of the right operand, and room for them.
+            // SAFETY: k-groups of each row and rows of the right operand, and capacity for them.
             unsafe {
                 for row in 0..rows {
                     let to = ends.add(row * L::N + filled);
@@ -446,7 +446,7 @@ unsafe fn rows_anywhere<U: MatrixUnit, L: Simd<E = f32>, const R: usize, const C
     }
     if filled > 0 {
         let a = [0, 1].map(|i| (ends.wrapping_add(i * L::N * L::N).cast_const(), line));
-        // SAFETY: zeros fill the tiles, which there is room for.
+        // SAFETY: zeros fill the tiles, which the buffer holds.
         unsafe {
             for row in 0..rows {
                 let to = ends.add(row * L::N + filled);

@@ -3,7 +3,7 @@
 //! here as well.
 //!
 //! Everything generic is inlined into the functions of this file, which alone have the instructions of the
-//! instruction set enabled. Hence loops go by index: closures would be compiled apart.
+//! instruction set enabled. Hence loops go by index: closures would be compiled separately.
 
 mod depthwise;
 pub(super) mod dot;
@@ -35,7 +35,8 @@ pub(super) const MAX_MR: usize = 2 * MAX_LANES;
 
 /// The kernels of one instruction set for operands of type `T`.
 ///
-/// All are `unsafe`: besides what the generic function asks for, the processor must have the instructions.
+/// All are `unsafe`: besides the requirements of the generic function, the processor must have the
+/// instructions.
 #[derive(Debug)]
 pub struct Microkernels<T: Float> {
     /// MR × NR, the size of the register tile.
@@ -65,7 +66,7 @@ pub struct PanelKernels<T: Float> {
     pub(crate) k_group: usize,
     /// k-groups in a vector.
     pub(crate) lanes: usize,
-    /// k-groups that microkernels take together: parts of `k` are best multiples of it.
+    /// k-groups that microkernels take per step: parts of `k` are best multiples of it.
     pub(crate) k_step: usize,
     /// Packing counts `k` in elements, microkernels count it in k-groups. For right operands.
     pub(crate) pack: unsafe fn(Mat<T>, usize, usize, usize, usize, *mut T::Wide),

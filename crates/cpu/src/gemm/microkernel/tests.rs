@@ -119,8 +119,8 @@ fn rows_that_begin_anywhere_are_summed_run_after_run() {
             let runs: Vec<IndirectRun> = (0..runs)
                 .map(|i| IndirectRun { left: (i * 97) as isize, right: (i * 3 + 1) % runs.max(1) })
                 .collect();
-            // The left operand's words begin at any of its elements: `step` is half a word. Evenly or unevenly spaced,
-            // and results in order or not.
+            // The left operand's words begin at any of its elements: `step` is half a word. Evenly or
+            // unevenly spaced, and results in order or not.
             for (even, in_order, add, cols) in [
                 (true, true, false, nr),
                 (true, false, true, nr),
@@ -153,7 +153,8 @@ fn rows_that_begin_anywhere_are_summed_run_after_run() {
                         crs: nr,
                         add,
                     };
-                    // SAFETY: the operands hold all that these rows and runs name; the processor has the tier.
+                    // SAFETY: the operands hold all that these rows and runs name; the processor has the
+                    // tier.
                     unsafe { (kernels.panels.indirect)(&tile) };
                 };
                 let (mut c, mut alone) = (before.clone(), before.clone());

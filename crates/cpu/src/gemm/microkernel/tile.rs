@@ -11,8 +11,8 @@ use std::ops::Range;
 pub(super) const MAX_ROWS: usize = 12;
 pub(in crate::gemm) const MAX_COLS: usize = 2 * MAX_LANES;
 
-/// Some rows of at most NR columns of the output: `c = start + a · b`, summed over `k` in order, a register tile
-/// at a time.
+/// Some rows of at most NR columns of the output: `c = start + a · b`, summed over `k` in order, a register
+/// tile at a time.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile<E> {
     /// Rows, any number; columns, at most two vectors.
@@ -88,8 +88,8 @@ pub(super) unsafe fn tile<L: Simd>(t: &Tile<L::E>) {
     rows!(1 2 3 4 5 6 7 8 9 10 11 12);
 }
 
-/// Layout of the left operand of a tile: any strides; packed; contiguous along `k`; contiguous along rows. All
-/// but the first with a packed right operand.
+/// Layout of the left operand of a tile: any strides; packed; contiguous along `k`; contiguous along rows.
+/// All but the first with a packed right operand.
 const ANY: u8 = 0;
 const PACKED: u8 = 1;
 const ALONG: u8 = 2;
@@ -189,8 +189,8 @@ unsafe fn one<L: Simd, const R: usize, const C: usize, const LEFT: u8>(t: &Tile<
                     unsafe { L::fma_unrolled(&mut sums, rows, b, brs) };
                     further!(4);
                 } else if LEFT == ACROSS && R > 6 {
-                    // Written one after the other, the compiler would read all four first, for which there
-                    // are no registers.
+                    // Written in sequence, the compiler would read all four first, for which there are no
+                    // registers.
                     for _ in 0..std::hint::black_box(K_UNROLL) {
                         step!(0);
                         further!(1);

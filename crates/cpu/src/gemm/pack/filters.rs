@@ -11,12 +11,12 @@ pub(crate) fn scratch(taps: usize) -> usize {
     (taps + 1) * MAX_LANES * MAX_LANES
 }
 
-/// Packs the filters of `n` output channels, the rows of a matrix: `elements` input channels of `taps` taps each.
-/// Tap `t` of k-group `p` of the input channels goes to `out[(t · k_groups + p) · cols ..]`, one output channel
-/// after the other, and zeros behind the last one. `cols` is a multiple of a vector.
+/// Packs the filters of `n` output channels, the rows of a matrix: `elements` input channels of `taps` taps
+/// each. Tap `t` of k-group `p` of the input channels goes to `out[(t · k_groups + p) · cols ..]`, output
+/// channels consecutively, then zeros. `cols` is a multiple of a vector.
 ///
 /// # Safety
-/// The rows may be read, of contiguous elements; `out` has room for `cols` elements of each tap and k-group,
+/// The rows may be read, of contiguous elements; `out` can hold `cols` elements of each tap and k-group,
 /// `work` for [`scratch`]. They do not overlap.
 #[inline(always)]
 pub(in crate::gemm) unsafe fn pack_filters<L: Pack<T>, T: Float<Wide = L::E>>(
@@ -28,8 +28,8 @@ pub(in crate::gemm) unsafe fn pack_filters<L: Pack<T>, T: Float<Wide = L::E>>(
     work: *mut L::E,
 ) {
     let (k_groups, all) = (elements.div_ceil(L::K_GROUP), elements * taps);
-    // As many k-groups as a vector has lanes, all their elements in the order of memory: a vector holds `K_GROUP` of
-    // each result.
+    // As many k-groups as a vector has lanes, all their elements in the order of memory: a vector holds
+    // `K_GROUP` of each result.
     for (o, first) in (0..cols).step_by(L::N).flat_map(|o| (0..k_groups).step_by(L::N).map(move |p| (o, p))) {
         let (rows, here) = (L::N.min(n.saturating_sub(o)), L::N.min(k_groups - first));
         let start = first * taps;
@@ -49,7 +49,7 @@ pub(in crate::gemm) unsafe fn pack_filters<L: Pack<T>, T: Float<Wide = L::E>>(
             }
             L::transpose(&mut square);
             for q in 0..L::N {
-                // SAFETY: there is room for a square more than the k-groups take.
+                // SAFETY: there is capacity for a square more than the k-groups take.
                 unsafe { square[q].store(to.wrapping_add(q * L::N)) };
             }
             // A last word of one element.

@@ -38,8 +38,8 @@ pub(in crate::gemm) unsafe fn interleave<L: Pack<T>, T: Float<Wide = L::E>>(
             (some..k_groups).for_each(|i| single(i, p));
         }
     } else if x.cs == 1 {
-        // `N` columns of a k-group, for which the caller vouches. Of an odd number of rows the last k-group has
-        // one.
+        // `N` columns of a k-group, for which the caller vouches. Of an odd number of rows the last k-group
+        // has one.
         macro_rules! row {
             ($i:expr, $p:expr) => {
                 if $i < whole { L::rows(t, $p, $i) } else { L::rows_tail(t, $p, $i) }
@@ -61,9 +61,9 @@ pub(in crate::gemm) unsafe fn interleave<L: Pack<T>, T: Float<Wide = L::E>>(
                 }
             }
         } else {
-            // Some k-groups of column after column. Rows of a matrix are often whole pages apart, and the
-            // first-level cache does not hold the beginnings of many. Those that fill no vector come first:
-            // what is stored behind them is written later.
+            // Some k-groups of column after column. The stride of a matrix's rows is often a multiple of the
+            // page size, and the first-level cache does not hold the beginnings of many. Those that fill no
+            // vector come first: what is stored after them is overwritten later.
             for i in [some].into_iter().filter(|&i| i < k_groups).chain((0..some).step_by(L::N)) {
                 let few = L::N.min(k_groups - i);
                 for p in (0..columns).step_by(L::N) {
@@ -83,8 +83,8 @@ pub(in crate::gemm) unsafe fn interleave<L: Pack<T>, T: Float<Wide = L::E>>(
                 }
             }
         }
-        // Columns that fill no vector, as the nine elements of a kernel. Reads behind them reach the next
-        // row, or behind the last ones a copy's end.
+        // Columns that fill no vector, as the nine elements of a kernel. Reads past them reach the next row,
+        // or for the last ones the end of a copy.
         let edge = if x.rs == k as isize && columns < k { some } else { 0 };
         let mut copy = [const { MaybeUninit::<T>::uninit() }; MAX_LANES * MAX_K_GROUP * MAX_LANES];
         // k-groups whose vectors would be read beyond the matrix are read from a copy of it.
@@ -95,14 +95,14 @@ pub(in crate::gemm) unsafe fn interleave<L: Pack<T>, T: Float<Wide = L::E>>(
         let edge = if copied + L::N <= copy.len() { edge } else { 0 };
         if edge > 0 {
             copy[copied..copied + L::N].fill(MaybeUninit::zeroed());
-            // SAFETY: elements of the rows of these k-groups, and room for them.
+            // SAFETY: elements of the rows of these k-groups, and capacity for them.
             unsafe { end.ptr.copy_to_nonoverlapping(copy.as_mut_ptr().cast::<T>(), copied) };
         }
         let end = Mat { ptr: copy.as_ptr().cast::<T>(), ..end };
         for i in (0..edge).step_by(L::N) {
             let mut square = [L::zero(); MAX_LANES];
             for j in 0..L::N {
-                // SAFETY: as many elements lie behind the first of each row of a k-group; all bits are numbers.
+                // SAFETY: as many elements follow the first of each row of a k-group; all bits are numbers.
                 square[j] = unsafe {
                     match i + j < last {
                         true => L::rows(t, columns, i + j),

@@ -1,8 +1,9 @@
 //! Packing of operands, as in Goto and van de Geijn, *Anatomy of High-Performance Matrix Multiplication*
 //! (2008). Rows of the left operand go into micro-panels of MR rows, columns of the right one into
 //! micro-panels of NR. In a micro-panel the elements of one step along `k` follow each other, so that the
-//! microkernel reads memory in order. For matrix units the left operand's rows do ([`pack_along`]). Elements of f16 are widened to f32; those of bf16 are either widened or
-//! interleaved in VNNI-2 groups ([`Pack::K_GROUP`]).
+//! microkernel reads memory in order. For matrix units the left operand's rows do ([`pack_along`]). Elements
+//! of f16 are widened to f32; those of bf16 are either widened or interleaved in VNNI-2 groups
+//! ([`Pack::K_GROUP`]).
 #![allow(clippy::needless_range_loop)]
 
 mod filters;
@@ -19,10 +20,10 @@ use crate::simd::MAX_LANES;
 use crate::simd::pack::Pack;
 use std::ops::Range;
 
-/// Packs the rows of a matrix into micro-panels of `width` rows (MR or NR), k-group after k-group. Rows missing
-/// in the last one are zeros. Micro-panels begin `pitch · width` elements apart: `pitch` exceeds the k-groups of
-/// `k` if further columns are packed by another call. `width` is a multiple of a vector or less than one; `out`
-/// has room for whole micro-panels and [`MAX_LANES`] elements more.
+/// Packs the rows of a matrix into micro-panels of `width` rows (MR or NR), k-group after k-group. Rows
+/// missing in the last one are zeros. The stride of micro-panels is `pitch · width` elements: `pitch` exceeds
+/// the k-groups of `k` if further columns are packed by another call. `width` is a multiple of a vector or
+/// less than one; `out` can hold whole micro-panels and [`MAX_LANES`] elements more.
 ///
 /// # Safety
 /// The `rows × k` elements of `x` may be read, whole micro-panels of `out` be
@@ -39,7 +40,7 @@ pub(super) unsafe fn pack<L: Pack<T>, T: Float<Wide = L::E>>(
     let full = rows / width * width;
     // k-groups that are filled by elements of the matrix, and all.
     let (whole, k_groups) = (k / L::K_GROUP, k.div_ceil(L::K_GROUP));
-    // SAFETY: the caller's promise, for what lies in whole vectors and for what is left.
+    // SAFETY: the caller's promise, for whole vectors and for the tail.
     unsafe {
         // k-groups that are packed by vectors, of whole micro-panels and of the last one.
         let done = match (x.rs, x.cs) {
@@ -69,8 +70,8 @@ pub(super) unsafe fn pack<L: Pack<T>, T: Float<Wide = L::E>>(
     }
 }
 
-/// Packs the rows of a matrix into micro-panels of `height` rows, the `pitch` k-groups of a row after those of the one
-/// before: rows of a matrix unit's tile. Rows and k-groups that are missing stay as they are.
+/// Packs the rows of a matrix into micro-panels of `height` rows, the `pitch` k-groups of a row after those
+/// of the one before: rows of a matrix unit's tile. Rows and k-groups that are missing stay as they are.
 ///
 /// # Safety
 /// As [`pack`].
@@ -165,7 +166,7 @@ unsafe fn pack_rows<L: Pack<T>, T: Float<Wide = L::E>>(
                     unsafe { L::rows(from, 0, 0).store(to) };
                     (from, to) = (from.at(0, L::K_GROUP), to.wrapping_add(width));
                 }
-                // Behind the last row nothing is read: a vector ends with it, and a matrix of fewer rows is
+                // Nothing after the last row is read: a vector ends with it, and a matrix of fewer rows is
                 // read one by one.
                 let before = L::N - width;
                 for _ in spills..end {
@@ -211,7 +212,7 @@ unsafe fn pack_columns<L: Pack<T>, T: Float<Wide = L::E>>(
         while row < width {
             // A panel of fewer rows than lanes repeats its last one or has zeros, and one that is not whole
             // has zeros. Its stores spill into the next k-group, or the next panel, which are written later,
-            // or the room at the end.
+            // or the padding at the end.
             let (last, some) = (width - row - 1, L::N.min(here.saturating_sub(row)));
             let to = out.wrapping_add(i * pitch + row);
             let mut p = 0;

@@ -105,7 +105,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             let (head, of) = (shared * group + inner, &mut through[inner * a.l..][..a.l]);
             for (i, out) in of.chunks_mut(DOTS).enumerate() {
                 let (g, y) = (g.rows(sample, head, i * DOTS), y.rows(sample, head, i * DOTS));
-                // SAFETY: as many rows of each, and room for them.
+                // SAFETY: as many rows of each, and capacity for them.
                 let (g, y) = unsafe {
                     (
                         wide_rows(kernels, g, out.len(), a.ev, wide_g),
@@ -334,10 +334,10 @@ unsafe fn write_row<W: Wide, M: Operand>(tier: Tier, from: &[W], to: *mut M) {
     }
 }
 
-/// Rows of numbers that lie next to each other, copied if need be.
+/// Rows of numbers that are contiguous, copied if need be.
 ///
 /// # Safety
-/// They may be read; there is room for them.
+/// They may be read; the destination can hold them.
 unsafe fn wide_rows<T: Operand>(
     kernels: &Microkernels<T>,
     x: Mat<T>,

@@ -4,8 +4,8 @@
 //! calculation for softmax". Sums are in f32 (f64 for f64), in an order that the sizes alone decide; each
 //! result is rounded once. Where products sum pairs of bf16, weights and the gradients of scores are rounded
 //! to bf16 as their operands. So they are in PyTorch's kernels for bf16. Sums of weights are of those not
-//! rounded. A pair may have a key that is not seen, of weight 0. If it is no number, nor are the results of
-//! the queries that see the other.
+//! rounded. A pair may have a masked key, of weight 0. If it is NaN, so are the results of the queries that
+//! see the other.
 
 mod backward;
 mod forward;
@@ -128,7 +128,7 @@ struct Survivors {
 }
 
 impl Survivors {
-    /// Factors of `n` consecutive weights, the first of which has this index, and zeros behind them.
+    /// Factors of `n` consecutive weights, the first of which has this index, followed by zeros.
     fn row<'o, W: Wide>(&self, tier: Tier, first: usize, n: usize, out: &'o mut [W]) -> &'o [W] {
         let (here, behind) = out.split_at_mut(n);
         behind.fill(W::ZERO);
@@ -155,7 +155,7 @@ impl<T: crate::element::Element> Four<T> {
         Four { ptr: view.ptr(), strides }
     }
 
-    /// `n` rows of `size` elements of a head of a sample, to be asked for.
+    /// `n` rows of `size` elements of a head of a sample, to be prefetched.
     fn ahead(&self, sample: usize, head: usize, row: usize, n: usize, size: usize) -> Prefetch {
         Prefetch::matrix(self.rows(sample, head, row), n, size)
     }
@@ -167,7 +167,7 @@ impl<T: crate::element::Element> Four<T> {
     }
 }
 
-/// As [`Four`], to write. Rows lie densely.
+/// As [`Four`], to write. Rows are dense.
 #[derive(Clone, Copy)]
 struct FourMut<T> {
     ptr: *mut T,

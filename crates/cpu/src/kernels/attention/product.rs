@@ -18,7 +18,7 @@ pub(super) fn tile_rows<T: Operand>(kernels: &Microkernels<T>) -> usize {
     TILES.max(kernels.mr)
 }
 
-/// Packs a right operand `[k, n]` as `panels` want it.
+/// Packs a right operand `[k, n]` as `panels` expect it.
 ///
 /// # Safety
 /// As [`PanelKernels::pack`]: its elements may be read.
@@ -31,11 +31,11 @@ pub(super) unsafe fn pack<T: Operand>(
 ) {
     let (cols, pitch) = (2 * panels.lanes, k.div_ceil(panels.k_group));
     debug_assert!(n.next_multiple_of(cols) * pitch + crate::simd::MAX_LANES <= out.len());
-    // SAFETY: the caller's promise; the room was measured for it.
+    // SAFETY: the caller's promise; the buffer was sized for it.
     unsafe { (panels.pack)(x.transposed(), n, k, cols, pitch, out.as_mut_ptr()) }
 }
 
-/// The first `rows` rows of a left operand of `k` columns as `panels` want it, copied if need be.
+/// The first `rows` rows of a left operand of `k` columns as `panels` expect it, copied if need be.
 ///
 /// # Safety
 /// Its elements may be read.
@@ -47,8 +47,8 @@ pub(super) unsafe fn left<T: Operand>(
     out: &mut [T::Wide],
 ) -> Mat<T::Wide> {
     if copies::<T>() {
-        // Row by row is column by column of the transposed.
-        // SAFETY: the caller's promise; the room is as large.
+        // Row by row is column by column of the transposed. SAFETY: the caller's promise; the buffer is as
+        // large.
         unsafe {
             (panels.interleave)(
                 x.transposed(),
@@ -89,7 +89,7 @@ pub(super) fn sums<T: Operand>(
     }
 }
 
-/// Memory that a task reads or writes soon, asked for while it multiplies: the first, second, … matrix, as
+/// Memory that a task reads or writes soon, prefetched while it multiplies: the first, second, … matrix, as
 /// long as there are any.
 pub(super) struct Upcoming<F> {
     of: F,
@@ -99,7 +99,7 @@ pub(super) struct Upcoming<F> {
 }
 
 impl<F: Fn(usize) -> Option<Prefetch>> Upcoming<F> {
-    /// To be asked for in so many tiles.
+    /// To be prefetched during so many tiles.
     pub fn new(tiles: usize, of: F) -> Self {
         let stretches: usize = (0..).map_while(&of).map(|a| a.len()).sum();
         Upcoming { of, next: 0, now: Prefetch::NONE, quota: stretches.div_ceil(tiles.max(1)) }
@@ -135,7 +135,7 @@ pub(super) struct Product<'a, T: Operand> {
 
 impl<T: Operand> Product<'_, T> {
     /// # Safety
-    /// The elements named by `a` may be read, those by `c` written; `b` was packed for `k` and `n`; spans lie
+    /// The elements named by `a` may be read, those by `c` written; `b` was packed for `k` and `n`; spans are
     /// in `0..k`.
     #[inline(always)]
     pub unsafe fn run<F: Fn(usize) -> Option<Prefetch>>(
@@ -153,7 +153,7 @@ impl<T: Operand> Product<'_, T> {
                     let m = rows.min(self.m - i);
                     (m, span(i..i + m, j..j + n))
                 };
-                // Blocks of the same span together.
+                // Blocks of the same span are merged.
                 let (first, (mut m, k)) = (i, block(i));
                 i += m;
                 while i < self.m {

@@ -24,8 +24,8 @@ pub(super) fn whole_mut<W>(x: &mut [W]) -> &mut [[W; LANES]] {
     chunks
 }
 
-/// Whole groups of scores that all rows have which see so many. As far as that they are gone through
-/// together, for work on one does not wait for work on the others.
+/// Whole groups of scores that all rows have which see so many. Up to there they are processed jointly,
+/// because work on one does not depend on the others.
 #[inline(always)]
 pub(super) fn together<const ROWS: usize>(n: [usize; ROWS]) -> usize {
     let mut least = n[0];

@@ -38,8 +38,8 @@ fn largest<V: Vector, const ROWS: usize>(scores: &[V::E], n: [usize; ROWS], fact
 }
 
 /// The first `n` scores of some rows become weights, e to the power of the score times `factor` less `shift`.
-/// `f` then changes a weight, given its row, group and part. They are rounded to bf16 if those are wanted,
-/// and 0 behind them. Gives the sums of the weights.
+/// `f` then changes a weight, given its row, group and part. They are rounded to bf16 if `HALVES`, and
+/// followed by 0. Gives the sums of the weights.
 #[inline(always)]
 fn weigh<V: Vector, const ROWS: usize, const HALVES: bool>(
     scores: &mut [V::E],
@@ -93,7 +93,7 @@ fn write<V: Vector, const HALVES: bool>(x: V, scores: &mut [V::E], row: usize, g
     }
 }
 
-/// Queries whose scores become weights together.
+/// Queries whose scores become weights at a time.
 pub(super) const GROUP: usize = 4;
 
 /// A query whose scores with some keys become weights.

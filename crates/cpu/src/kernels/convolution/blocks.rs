@@ -122,8 +122,8 @@ impl Block {
     }
 }
 
-/// Some elements of each of some channels of some images, which begin `stride` elements after each other. Only of
-/// the first image if that is less than the whole plane of a channel.
+/// Some elements of each of some channels of some images, which begin `stride` elements after each other.
+/// Only of the first image if that is less than the whole plane of a channel.
 pub(super) fn prefetch_channels<T>(
     x: *const T,
     (images, stride): (usize, usize),

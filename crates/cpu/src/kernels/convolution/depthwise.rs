@@ -1,5 +1,5 @@
-//! Direct depthwise convolution: one channel a group, so that vectors hold positions of one channel instead of
-//! channels. Lines of a block of results are held as in `nchw_tile`.
+//! Direct depthwise convolution: one channel a group, so that vectors hold positions of one channel instead
+//! of channels. Lines of a block of results are held as in `nchw_tile`.
 
 use super::Kind;
 use super::blocks::{Block, Blocks};
@@ -28,8 +28,8 @@ pub(super) fn takes(c: &Conv, kind: Kind) -> bool {
     c.cin == 1 && c.cout == 1 && (kind != Kind::Weight || c.groups >= FEW)
 }
 
-/// A depthwise convolution: the forward pass from input and weight, the gradient of the input from that of the
-/// output and weight, or the weight's from that of the output and the input.
+/// A depthwise convolution: the forward pass from input and weight, the gradient of the input from that of
+/// the output and weight, or the weight's from that of the output and the input.
 pub(super) struct Depthwise {
     kind: Kind,
     tier: Tier,
@@ -63,8 +63,8 @@ impl PhasePass {
         self.blocks.columns.next_multiple_of(MAX_LANES)
     }
 
-    /// Elements of a thread's scratch memory: the planes and what vectors read behind them, lines of a
-    /// block's results or gradients, and of the taps the weights or a vector each.
+    /// Elements of a thread's scratch memory: the planes and what vectors read past them, lines of a block's
+    /// results or gradients, and of the taps the weights or a vector each.
     fn room(&self) -> [usize; 3] {
         let lines = self.blocks.images_per_block * self.blocks.lines;
         let planes = (self.planes.elements() + MAX_LANES).next_multiple_of(MAX_LANES);
@@ -122,7 +122,7 @@ impl Depthwise {
         let kernels = T::kernels(self.tier);
         let out = Shared(out.as_mut_ptr());
         let blocks = self.parts.iter().map(|p| p.blocks.count()).max().unwrap_or(0);
-        // Channel after channel of a block, in the order of memory; and one after the other the phases, whose
+        // Channel after channel of a block, in the order of memory; and the phases sequentially, whose
         // results alternate.
         scratch.run(pool, self.groups * blocks, |at, scratch| {
             let (channel, at) = (at % self.groups, at / self.groups);
@@ -145,8 +145,8 @@ impl Depthwise {
                     out: sums.as_mut_ptr(),
                     pitch: part.pitch(),
                 };
-                // SAFETY: inputs that the planes hold, and room for whole vectors; the results of a block are
-                // its own.
+                // SAFETY: inputs that the planes hold, and capacity for whole vectors; the results of a block
+                // are its own.
                 unsafe {
                     (kernels.depthwise_lines)(&lines);
                     self.store(part, channel, &block, sums, out);
@@ -242,7 +242,7 @@ impl Depthwise {
                     let first = (line * height + block.lines.start) * width + block.columns.start;
                     let g = Mat { ptr: g[first..].as_ptr(), rs: width as isize, cs: 1 };
                     let to = gradients[i * lines * pitch..].as_mut_ptr();
-                    // SAFETY: the block's gradients of an image, and room for its lines.
+                    // SAFETY: the block's gradients of an image, and capacity for its lines.
                     unsafe { (kernels.widen)(g, lines, columns, to, pitch) };
                 }
                 let dots = DepthwiseWeightSums {
@@ -272,7 +272,8 @@ mod tests {
     use super::*;
     use headwater_core::Shape;
 
-    /// Work and writes per channel depend on the convolution, not on the workspace that it shares with other steps.
+    /// Work and writes per channel depend on the convolution, not on the workspace that it shares with other
+    /// steps.
     #[test]
     fn a_large_workspace_is_left_alone_but_for_the_parts_of_threads() {
         const UNTOUCHED: f32 = -7.0;

@@ -1,7 +1,7 @@
-//! Implicit GEMM (cuDNN's name for it: Chetlur et al., 2014): the forward pass, and the input gradient by stride
-//! phases. Inputs of a block of outputs are copied, padded and channels last, into a tile ([`NhwcTile`]). Rows of
-//! the left operand then begin anywhere in it ([`crate::gemm::IndirectTile`]): no im2col matrix is written.
-//! Filters are the packed right operand.
+//! Implicit GEMM (cuDNN's name for it: Chetlur et al., 2014): the forward pass, and the input gradient by
+//! stride phases. Inputs of a block of outputs are copied, padded and channels last, into a tile
+//! ([`NhwcTile`]). Rows of the left operand then begin anywhere in it ([`crate::gemm::IndirectTile`]): no
+//! im2col matrix is written. Filters are the packed right operand.
 //!
 //! [`NhwcTile`]: super::nhwc_tile::NhwcTile
 
@@ -17,8 +17,8 @@ use crate::tier::Tier;
 use crate::workspace;
 
 impl Pass {
-    /// Elements of a group's packed filters; of a thread's tile of inputs, its sums, staging, and a micro-panel of
-    /// filters.
+    /// Elements of a group's packed filters; of a thread's tile of inputs, its sums, staging, and a
+    /// micro-panel of filters.
     fn pieces<T: Operand>(&self, tier: Tier) -> (usize, [usize; 4]) {
         let cols = T::kernels(tier).nr;
         let weights = self.to.next_multiple_of(cols) * self.k_groups() * self.taps;
@@ -76,7 +76,7 @@ impl Pass {
                 false => Filters::Packed(&packed[job.group * group..][..group]),
             };
             let next = (at + 1 < tasks).then(|| self.job(at + 1));
-            // Other results of what is there.
+            // Further results of the inputs that are already packed.
             let again =
                 |n: &Job| self.k_groups() <= self.channels && n.block == job.block && n.group == job.group;
             let next = next.filter(|n| !again(n));
@@ -87,7 +87,8 @@ impl Pass {
         });
     }
 
-    /// The channels that a job sums over from k-group `i0` on, of the first sample, and elements to the next one.
+    /// The channels that a job sums over from k-group `i0` on, of the first sample, and elements to the next
+    /// one.
     fn source<'a, T>(&self, job: &Job, i0: usize, x: &'a [T]) -> (&'a [T], usize) {
         let plane = self.nest.map.source.iter().product::<usize>();
         (&x[(job.group * self.from + i0 * self.k_group) * plane..], self.groups * self.from * plane)

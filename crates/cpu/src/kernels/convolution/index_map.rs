@@ -1,5 +1,5 @@
-//! Index maps of convolutions: which input an output reads through which filter tap, as affine functions along each
-//! dimension.
+//! Index maps of convolutions: which input an output reads through which filter tap, as affine functions
+//! along each dimension.
 
 use crate::gemm::IndirectRun;
 use headwater_core::ops::conv::geometry::Conv;
@@ -10,8 +10,8 @@ pub(super) fn spatial(c: &Conv) -> [[usize; 3]; 6] {
     [c.input, c.output, c.kernel, c.stride, c.dilation, c.pad]
 }
 
-/// An affine index map: along dimension `d`, output `r` reads through filter tap `t` the input `r · step[d] + t ·
-/// tap[d] + base[d]`.
+/// An affine index map: along dimension `d`, output `r` reads through filter tap `t` the input
+/// `r · step[d] + t · tap[d] + base[d]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IndexMap {
     /// Size of the input.
@@ -42,8 +42,8 @@ pub(super) fn single(m: &IndexMap) -> bool {
     })
 }
 
-/// Clips the indices `first + i · stride`, `i < held`, to a dimension of `size`: how many are before it, how many
-/// inside, and the first of these, if there are any.
+/// Clips the indices `first + i · stride`, `i < held`, to a dimension of `size`: how many are before it, how
+/// many inside, and the first of these, if there are any.
 pub(super) fn within(first: isize, stride: usize, held: usize, size: usize) -> (usize, usize, usize) {
     let before = usize::try_from(-first).unwrap_or(0).div_ceil(stride).min(held);
     let start = first + (before * stride) as isize;

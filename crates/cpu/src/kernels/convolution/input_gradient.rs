@@ -1,6 +1,6 @@
-//! The input gradient as a transposed convolution, by stride phases. Inputs whose index leaves one remainder modulo
-//! the stride read taps of their own. So each phase is a dense convolution of the output gradient. Dilating the
-//! gradient by the stride would multiply zeros instead.
+//! The input gradient as a transposed convolution, by stride phases. Inputs whose index leaves one remainder
+//! modulo the stride read taps of their own. So each phase is a dense convolution of the output gradient.
+//! Dilating the gradient by the stride would multiply zeros instead.
 
 use super::index_map::{IndexMap, single, spatial, within};
 use super::nest::{Nest, Phase};
@@ -24,7 +24,8 @@ impl Nest {
         nests.filter(|nest| nest.map.result.iter().all(|&n| n > 0)).collect()
     }
 
-    /// With a single tap, only outputs whose input is inside the image: the others are zeros, which nothing writes.
+    /// With a single tap, only outputs whose input is inside the image: the others are zeros, which nothing
+    /// writes.
     fn inside(mut self) -> Nest {
         let m = &mut self.map;
         if m.taps == [1; 3] {
@@ -94,8 +95,8 @@ impl Nest {
     }
 }
 
-/// Inputs whose index has one residue modulo the stride, along a dimension: input `i` reads through filter element
-/// `k` the output `(i + pad − k · dilation) / stride`, if that is whole.
+/// Inputs whose index has one residue modulo the stride, along a dimension: input `i` reads through filter
+/// element `k` the output `(i + pad − k · dilation) / stride`, if that is whole.
 struct Residue {
     /// Filter elements, in the order of ascending outputs, and outputs from one to the next.
     elements: Vec<usize>,

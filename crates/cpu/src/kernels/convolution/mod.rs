@@ -9,14 +9,14 @@
 //! | weight gradient | implicit GEMM over outputs, on a padded channels-first tile | `weight_gradient`, `nchw_tile` |
 //! | one channel a group | direct | `depthwise` |
 //!
-//! An output reads its inputs by an affine index map (`index_map`); a pass (`pass`) is a loop nest (`nest`) over
-//! blocks of outputs (`blocks`) and register tiles of outputs with the same valid taps (`tiling`).
+//! An output reads its inputs by an affine index map (`index_map`); a pass (`pass`) is a loop nest (`nest`)
+//! over blocks of outputs (`blocks`) and register tiles of outputs with the same valid taps (`tiling`).
 //! `ARCHITECTURE.md` in this folder has a figure, the cost model and rejected variants.
 //!
-//! Padding is made of zeros. Taps that read nothing else are skipped where that saves time (`tiling`); elsewhere
-//! they are multiplied like other numbers, so that a weight or a gradient that is infinite gives NaN there.
-//! So does, where pairs of bf16 are summed, an infinite input in the gradient of weights, in its channel: for
-//! weights whose last output in a line of odd length reads the input before it.
+//! Padding is made of zeros. Taps that read nothing else are skipped where that saves time (`tiling`);
+//! elsewhere they are multiplied like other numbers, so that a weight or a gradient that is infinite gives
+//! NaN there. So does, where pairs of bf16 are summed, an infinite input in the gradient of weights, in its
+//! channel: for weights whose last output in a line of odd length reads the input before it.
 
 mod blocks;
 mod depthwise;
@@ -154,7 +154,7 @@ impl Shape {
     }
 }
 
-/// Runs passes one after the other. Results that none of them writes are zeros.
+/// Runs passes sequentially. Results that none of them writes are zeros.
 fn run(site: &Site, passes: Vec<Pass>) -> Prepared {
     let written: usize = passes.iter().map(Pass::written).sum();
     let all = written == site.outs[0].shape.numel() || matches!(&passes[..], [one] if one.fills());
@@ -171,8 +171,8 @@ fn run(site: &Site, passes: Vec<Pass>) -> Prepared {
     }))
 }
 
-/// Channels summed over at a time, in even parts: a micro-panel of the right operand, or the inputs of a line's
-/// sums, fit into the first-level cache.
+/// Channels summed over at a time, in even parts: a micro-panel of the right operand, or the inputs of a
+/// line's sums, fit into the first-level cache.
 fn channels(taps: usize, all: usize) -> usize {
     let most = (288 / taps.max(1)).next_multiple_of(8).clamp(8, 256);
     even(all, most, 8).min(all).max(1)

@@ -1,6 +1,7 @@
-//! A padded tile of the input, channels first (NCHW): inputs of a block of outputs in scratch memory, with zeros for
-//! the padding. With strides, columns of one residue modulo the stride are contiguous, since neighbouring outputs read
-//! them through one tap. Elements are widened, or left as they are if sums take several columns at a time.
+//! A padded tile of the input, channels first (NCHW): inputs of a block of outputs in scratch memory, with
+//! zeros for the padding. With strides, columns of one residue modulo the stride are contiguous, since
+//! neighbouring outputs read them through one tap. Elements are widened, or left as they are if sums take
+//! several columns at a time.
 
 use super::blocks::{Block, Blocks};
 use super::index_map::{IndexMap, within};
@@ -97,13 +98,13 @@ impl NchwTile {
         starts
     }
 
-    /// Holds some channels of the images of a block. The first channel of sample `n` starts at `x[n ·
-    /// sample]`. Rows of a matrix go to memory so many elements apart by `place`.
+    /// Holds some channels of the images of a block. The first channel of sample `n` starts at
+    /// `x[n · sample]`. `place` maps rows of a matrix to memory, with a stride in elements.
     ///
     /// # Safety
-    /// `x` points to the channels wanted of the first sample; all samples are there. `copy` needs no more
-    /// than that its elements may be read and written; elements are those of `T`, or as wide as what it is
-    /// computed in.
+    /// `x` points to the requested channels of the first sample; all samples are readable. `copy` needs no
+    /// more than that its elements may be read and written; elements are those of `T`, or as wide as what it
+    /// is computed in.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn fill<T: Operand, E: Element>(
         &self,

@@ -5,16 +5,16 @@ use super::index_map::{IndexMap, spatial, within};
 use headwater_core::ops::conv::geometry::Conv;
 use std::ops::Range;
 
-/// A convolution as a loop nest. Outputs of a plane come in cells of `stride[1] × stride[2]`: one of each stride
-/// phase, with filter taps of its own. The forward pass has one phase.
+/// A convolution as a loop nest. Outputs of a plane come in cells of `stride[1] × stride[2]`: one of each
+/// stride phase, with filter taps of its own. The forward pass has one phase.
 #[derive(Clone, Debug)]
 pub(super) struct Nest {
-    /// Inputs of the cells, of all phases together.
+    /// Inputs of the cells, of all phases.
     pub map: IndexMap,
     /// Size of the whole output.
     pub output: [usize; 3],
-    /// Depth `r` of the map is depth `origin[0] + r · stride[0]` of the output. In a pointwise pass so are lines
-    /// and columns, and outputs between them belong to no cell.
+    /// Depth `r` of the map is depth `origin[0] + r · stride[0]` of the output. In a pointwise pass so are
+    /// lines and columns, and outputs between them belong to no cell.
     pub origin: [usize; 3],
     pub stride: [usize; 3],
     /// Phases of each dimension; depth has one.

@@ -1,5 +1,5 @@
-//! A padded tile of the input, channels last (NHWC): inputs of a block of outputs in scratch memory, with zeros for the
-//! padding. Channels are counted in k-groups ([`PanelKernels::k_group`]).
+//! A padded tile of the input, channels last (NHWC): inputs of a block of outputs in scratch memory, with
+//! zeros for the padding. Channels are counted in k-groups ([`PanelKernels::k_group`]).
 
 use super::blocks::{Block, Blocks};
 use super::index_map::{IndexMap, within};
@@ -51,7 +51,8 @@ impl NhwcTile {
         self.blocks.images_per_block * self.image()
     }
 
-    /// Offset of the inputs of a cell, in columns held: of an image of the block, a line of the block, a column.
+    /// Offset of the inputs of a cell, in columns held: of an image of the block, a line of the block, a
+    /// column.
     pub fn at(&self, [image, line, column]: [usize; 3]) -> usize {
         let held = self.size.iter().product::<usize>();
         image * held + line * self.step[1] * self.size[2] + column * self.step[2]
@@ -63,10 +64,10 @@ impl NhwcTile {
     }
 
     /// Fills the tile with `elements` channels, not k-groups, of the images of a block. The first channel of
-    /// sample `n` starts at `x[n · sample]`. `moved` has room for a plane.
+    /// sample `n` starts at `x[n · sample]`. `moved` can hold a plane.
     ///
     /// # Safety
-    /// `x` points to the channels wanted of the first sample; all samples are there.
+    /// `x` points to the requested channels of the first sample; all samples are readable.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn fill<T: Operand>(
         &self,
@@ -86,7 +87,7 @@ impl NhwcTile {
         // Columns within the image.
         let first = (block.columns.start * m.step[2]) as isize + m.base[2];
         let (before, inside, start) = within(first, stride, width, m.source[2]);
-        // Lines that are no whole vectors are moved together where they follow each other.
+        // Lines that are not whole vectors are copied as one where they are contiguous.
         let follow = self.stride[1] == 1 && stride == 1 && inside == m.source[2];
         let merge = follow && !inside.is_multiple_of(panels.lanes);
         let mut to = 0;
@@ -107,7 +108,7 @@ impl NhwcTile {
                 let source = |y: usize, columns: usize, to: &mut [T::Wide]| {
                     let row = n * sample + (z * m.source[1] + y) * m.source[2] + start;
                     let x = Mat { ptr: x.wrapping_add(row), rs: size as isize, cs: stride as isize };
-                    // SAFETY: columns of each channel, and room for them.
+                    // SAFETY: columns of each channel, and capacity for them.
                     unsafe {
                         (panels.interleave)(
                             x,

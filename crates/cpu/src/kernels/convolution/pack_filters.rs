@@ -1,5 +1,5 @@
-//! Packing of filters into micro-panels for implicit GEMM: ATen keeps them as output channel, input channel, tap;
-//! the microkernel reads tap, input channel, output channel.
+//! Packing of filters into micro-panels for implicit GEMM: ATen keeps them as output channel, input channel,
+//! tap; the microkernel reads tap, input channel, output channel.
 
 use super::pass::Pass;
 use super::tiling::Inputs;
@@ -13,8 +13,8 @@ use crate::workspace;
 
 /// k-groups of input channels transposed at a time with the filters of a micro-panel.
 pub(super) const TRANSPOSED: usize = 16;
-/// Order in which filters are packed: as they are; by filter element, where few are used; by channel of the result,
-/// or of the source, whichever is the outer dimension in memory.
+/// Order in which filters are packed: as they are; by filter element, where few are used; by channel of the
+/// result, or of the source, whichever is the outer dimension in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Packing {
     Whole,
@@ -33,8 +33,8 @@ impl Pass {
         }
     }
 
-    /// Packs all filters: for each part of the source's channels, micro-panel by micro-panel of the result's, in
-    /// the order of the runs.
+    /// Packs all filters: for each part of the source's channels, micro-panel by micro-panel of the result's,
+    /// in the order of the runs.
     pub fn pack<T: Operand>(
         &self,
         tier: Tier,
@@ -119,7 +119,7 @@ impl Pass {
                 let out = &mut out[(tap * channels + first) * cols..][..k_groups * cols];
                 let ptr = scratch[element * TRANSPOSED..].as_ptr();
                 let x = Mat { ptr, rs: (columns * TRANSPOSED) as isize, cs: 1 };
-                // SAFETY: places of `n` results, and room for them.
+                // SAFETY: places of `n` results, and capacity for them.
                 unsafe { (kernels.transpose)(x, n, k_groups, out.as_mut_ptr(), cols) };
                 if n < cols {
                     out.chunks_exact_mut(cols).for_each(|row| row[n..].fill(T::Wide::ZERO));

@@ -1,5 +1,5 @@
-//! A pass: one loop nest of a convolution, with its blocks and tilings. The forward pass is one, the input gradient
-//! one or several. `implicit_gemm` and `pointwise` are the methods that compute it.
+//! A pass: one loop nest of a convolution, with its blocks and tilings. The forward pass is one, the input
+//! gradient one or several. `implicit_gemm` and `pointwise` are the methods that compute it.
 
 use super::blocks::{Block, Blocks};
 use super::index_map::{IndexMap, single};
@@ -15,7 +15,8 @@ use headwater_core::ops::conv::geometry::Conv;
 pub(super) const RESULTS: usize = 128;
 /// Positions computed at a time, about.
 const POSITIONS: usize = 512;
-/// k-groups of patches summed over at a time, about: a micro-panel of filters fits into the first-level cache.
+/// k-groups of patches summed over at a time, about: a micro-panel of filters fits into the first-level
+/// cache.
 const DEPTH: usize = 256;
 /// Elements of the source that a block of a pointwise pass packs, about: half of the second-level cache.
 const POINTWISE_PACKED: usize = 128 << 10;
@@ -71,7 +72,7 @@ impl Pass {
         nest: Nest,
         patches: Option<Patchify>,
     ) -> Pass {
-        // Patches take columns together, others channels.
+        // Patches group columns into k-groups, others channels.
         let k_group = if patches.is_some() { 1 } else { shape.k_group };
         let (m, samples, k_groups) = (nest.map, c.batch, from.div_ceil(k_group));
         let phases: usize = nest.phases.iter().map(Vec::len).product();
@@ -155,7 +156,7 @@ impl Pass {
         Job { group: at % self.groups, block: at / self.groups, first: part * RESULTS }
     }
 
-    /// Channels summed over together from k-group `i0` on: k-groups, and elements.
+    /// Channels of one partial sum, from k-group `i0` on: k-groups, and elements.
     pub fn part(&self, i0: usize) -> (usize, usize) {
         let channels = self.channels.min(self.k_groups() - i0);
         (channels, (channels * self.k_group).min(self.from - i0 * self.k_group))

@@ -1,6 +1,6 @@
-//! Patchify convolutions, as of vision transformers: patches that do not overlap, without padding. Each input is read
-//! by few micro-panels of filters, so that copying it first would gain nothing. Image and filters are multiplied in
-//! place, one run of memory for each channel and line of a patch.
+//! Patchify convolutions, as of vision transformers: patches that do not overlap, without padding. Each input
+//! is read by few micro-panels of filters, so that copying it first would gain nothing. Image and filters are
+//! multiplied in place, one run of memory for each channel and line of a patch.
 
 use super::Shape;
 use super::blocks::Block;

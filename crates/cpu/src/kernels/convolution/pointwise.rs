@@ -1,6 +1,6 @@
-//! Pointwise convolutions (1×1), and every pass of one tap without padding: plain matrix products of the filters
-//! with the image. Its input channels are rows and its positions columns, as they are in memory. With strides,
-//! positions are gathered first and results scattered.
+//! Pointwise convolutions (1×1), and every pass of one tap without padding: plain matrix products of the
+//! filters with the image. Its input channels are rows and its positions columns, as they are in memory. With
+//! strides, positions are gathered first and results scattered.
 
 use super::blocks::Block;
 use super::pass::{Job, Pass, RESULTS, index};
@@ -15,16 +15,17 @@ use crate::tier::Tier;
 use crate::workspace;
 use std::ops::Range;
 
-/// k-groups summed over at a time, at most: micro-panels of both operands then fit into the first-level cache.
+/// k-groups summed over at a time, at most: micro-panels of both operands then fit into the first-level
+/// cache.
 const DEPTH: usize = 512;
-/// Positions rounded together, if their results do not follow each other.
+/// Positions rounded at a time, if their results do not follow each other.
 const MOVED: usize = 64;
 /// Fewer blocks than this are divided by their results as well, and packed before.
 const FEW: usize = 16;
 
-/// Elements of a group's packed filters, of a block's packed positions, and whether these are packed before for all
-/// threads. Each thread has positions packed unless they are shared, those of a part gathered, sums, and the bias of
-/// some results, for each column of a micro-panel.
+/// Elements of a group's packed filters, of a block's packed positions, and whether these are packed before
+/// for all threads. Each thread has positions packed unless they are shared, those of a part gathered, sums,
+/// and the bias of some results, for each column of a micro-panel.
 struct Pieces {
     weights: usize,
     right: usize,
@@ -105,7 +106,7 @@ impl Pass {
                 let job = job(at / depths, 0);
                 let (p, padded) = (at % depths * self.depth(), self.padded::<T>(tier, &job));
                 let to = room.get().wrapping_add(at / depths * right + p * padded);
-                // SAFETY: the room of a part of a block's positions, which no other task writes.
+                // SAFETY: the buffer of a part of a block's positions, which no other task writes.
                 let to = unsafe { std::slice::from_raw_parts_mut(to, self.summed(p).0 * padded) };
                 self.pack_positions::<T>(tier, &job, p, x, &mut scratch[..own[1]], to);
             });
@@ -168,15 +169,16 @@ impl Pass {
                 let x =
                     Mat { ptr: w[at..].as_ptr(), rs: self.weight[0] as isize, cs: self.weight[1] as isize };
                 let to = out.get().wrapping_add(g * group + self.left(height, p, first));
-                // SAFETY: weights of these results and channels, and their room, which no other task writes;
-                // what packing spills goes to the part of the sum that follows, or to the room at the end.
+                // SAFETY: weights of these results and channels, and their buffer, which no other task
+                // writes; what packing spills goes to the part of the sum that follows, or to the padding at
+                // the end.
                 unsafe { (kernels.panels.pack_left)(x, n, elements, kernels.mr, depth, to) };
             }
         });
     }
 
-    /// Elements from the packed weights of a block of results to those of the next, which another task packs
-    /// meanwhile: with room for what packing spills.
+    /// Stride, in elements, between the packed weights of blocks of results. Another task packs the next
+    /// block meanwhile, so it includes padding for what packing spills.
     fn room(&self, height: usize) -> usize {
         height * self.k_groups() + MAX_LANES
     }
@@ -352,7 +354,7 @@ impl Pass {
                 unsafe { (kernels.narrow)(sums.as_ptr(), of_image, out.get().wrapping_add(start)) };
                 continue;
             }
-            // Zeros lie between them up to where the next block begins, or to the image's end.
+            // The gap is zeros up to where the next block begins, or to the image's end.
             let next = self.blocks.get(job.block + 1);
             let end = match next.images.start == block.images.start {
                 true => self.result(job, image, &next, channel),
@@ -362,7 +364,7 @@ impl Pass {
             let mut written = self.fills().then_some(0);
             let mut rounded = [T::zeroed(); MOVED];
             for (i, sums) in sums.chunks(MOVED).enumerate() {
-                // SAFETY: as many of the buffer; results of this block, and what lies between them.
+                // SAFETY: as many of the buffer; results of this block, and the elements between them.
                 unsafe {
                     (kernels.narrow)(sums.as_ptr(), sums.len(), rounded.as_mut_ptr());
                     self.scatter(&rounded[..sums.len()], i * MOVED, width, to, written.as_mut());

@@ -2,11 +2,11 @@
 
 use std::mem::size_of;
 
-/// Gathers `n` elements that are `stride` elements apart.
+/// Gathers `n` elements with a stride of `stride` elements.
 ///
 /// # Safety
-/// They may be read, and what lies between them; `n` elements at `to` may be written, and overlap none of
-/// them.
+/// They may be read, and so may the elements between them; `n` elements at `to` may be written, and overlap
+/// none of them.
 pub(super) unsafe fn gather<T: Copy>(from: *const T, stride: usize, n: usize, to: *mut T) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -19,11 +19,11 @@ pub(super) unsafe fn gather<T: Copy>(from: *const T, stride: usize, n: usize, to
     }
 }
 
-/// Scatters `n` elements to memory, `stride` elements apart.
+/// Scatters `n` elements to memory, with a stride of `stride` elements.
 ///
 /// # Safety
-/// `n` elements at `from` may be read; those at `to` may be written, and nobody else uses these or what lies
-/// between them meanwhile.
+/// `n` elements at `from` may be read; those at `to` may be written, and nobody else uses these or the
+/// elements between them meanwhile.
 pub(super) unsafe fn scatter<T: Copy>(from: *const T, n: usize, to: *mut T, stride: usize) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -57,7 +57,7 @@ pub(super) unsafe fn scatter_zero<T: Copy>(from: *const T, n: usize, to: *mut T,
 }
 
 /// Every second element, by pairs of them. Of a few the first half are the earlier ones of pairs, the others
-/// the later ones: so nothing is touched in front of the first or behind the last.
+/// the later ones: so nothing is touched before the first or after the last.
 macro_rules! halves {
     ($one:ty, $pair:ty) => {
         impl Halves for $one {
@@ -122,7 +122,7 @@ trait Halves: Copy {
     /// As [`scatter`].
     unsafe fn scatter_few<const H: usize>(from: *const Self, to: *mut Self);
 
-    /// `N` of them, and a zero behind each.
+    /// `N` of them, each followed by a zero.
     ///
     /// # Safety
     /// As [`spread`], and one element more may be written.
@@ -165,7 +165,7 @@ trait Halves: Copy {
     /// As [`spread`].
     unsafe fn spread(from: *const Self, n: usize, to: *mut Self) {
         let mut at = 0;
-        // SAFETY: the caller's promise: an element follows those that are taken together.
+        // SAFETY: the caller's promise: an element follows those that are loaded as a pair.
         unsafe {
             while n - at > 8 {
                 Self::spread_few::<8>(from.add(at), to.add(2 * at));
@@ -190,7 +190,7 @@ trait Halves: Copy {
 mod tests {
     use super::*;
 
-    /// Strided copies of so many elements, so far apart, lose nothing and touch nothing else.
+    /// Strided copies, for each count and stride, lose nothing and touch nothing else.
     fn check<T: Copy + PartialEq + std::fmt::Debug>(number: impl Fn(usize) -> T) {
         for stride in 1..4 {
             for n in (0..40_usize).chain([64, 67]) {
@@ -203,7 +203,7 @@ mod tests {
                 assert_eq!(to, want, "{n} elements {stride} stride");
 
                 let few: Vec<T> = (0..n).map(|i| number(1000 + i)).collect();
-                // An element in front, and one behind.
+                // An element before, and one after.
                 let mut all: Vec<T> = [number(7)].into_iter().chain(line).chain([number(7)]).collect();
                 let mut want = all.clone();
                 // SAFETY: as above.

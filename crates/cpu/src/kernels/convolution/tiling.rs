@@ -1,6 +1,6 @@
-//! Register tiles of outputs that sum over the same taps. At the border of an image some taps read nothing but
-//! padding. Outputs with the same valid taps get tiles of their own, which skip the other taps, where that costs less
-//! than it saves.
+//! Register tiles of outputs that sum over the same taps. At the border of an image some taps read only
+//! padding. Outputs with the same valid taps get tiles of their own, which skip the other taps, where that
+//! costs less than it saves.
 
 use super::blocks::Blocks;
 use super::index_map::Reduction;
@@ -19,8 +19,8 @@ pub(super) fn cut(n: usize, rows: usize) -> impl Iterator<Item = Range<usize>> {
     (0..tiles).map(move |i| i * n / tiles..(i + 1) * n / tiles)
 }
 
-/// Cost of these tiles, each row a sum of `terms`, in multiply-adds of a row. Few rows take as long as half a tile, for
-/// they wait for their own sums.
+/// Cost of these tiles, each row a sum of `terms`, in multiply-adds of a row. Few rows take as long as half a
+/// tile, for they wait for their own sums.
 pub(super) fn cost(n: usize, rows: usize, terms: usize) -> usize {
     cut(n, rows).map(|tile| tile.len().max(rows / 2) * terms + AROUND).sum()
 }
@@ -62,8 +62,8 @@ pub(super) struct Tilings {
 }
 
 impl Tilings {
-    /// Tilings of a pass that sums over `channels[0]` channels at a time and `channels[1]` at the end; tiles have at
-    /// most `rows` rows.
+    /// Tilings of a pass that sums over `channels[0]` channels at a time and `channels[1]` at the end; tiles
+    /// have at most `rows` rows.
     pub fn new(nest: &Nest, blocks: &Blocks, inputs: &Inputs, channels: [usize; 2], rows: usize) -> Tilings {
         let [of_line, of_image] = blocks.per_image();
         // Blocks of a dimension, and where their cells end.

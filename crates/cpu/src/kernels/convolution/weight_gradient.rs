@@ -1,6 +1,6 @@
-//! The weight gradient: implicit GEMM that sums over outputs, for each tap and pair of channels input times output
-//! gradient. Blocks of outputs are summed in order; with few channels, several sequences of blocks are summed by tasks
-//! of their own and then added (split-K).
+//! The weight gradient: implicit GEMM that sums over outputs, for each tap and pair of channels input times
+//! output gradient. Blocks of outputs are summed in order; with few channels, several sequences of blocks are
+//! summed by tasks of their own and then added (split-K).
 
 use super::blocks::{Block, Blocks, prefetch_channels};
 use super::index_map::{IndexMap, spatial};
@@ -21,8 +21,8 @@ use std::ops::Range;
 
 /// Output channels summed at a time.
 const RESULTS: usize = 128;
-/// Positions summed at a time, about, of a single tap and of several: the gradients of a micro-panel fit into the
-/// first-level cache.
+/// Positions summed at a time, about, of a single tap and of several: the gradients of a micro-panel fit into
+/// the first-level cache.
 const POSITIONS: [usize; 2] = [128, 256];
 /// Lines summed at a time at least, while that are few positions: the lines around them are held for each.
 const FEW: [usize; 2] = [8, 512];
@@ -50,7 +50,7 @@ pub(super) struct WeightGradient {
     /// Offsets of the inputs of a block's lines in the planes, in columns taken at a time.
     lines: Vec<IndirectRun>,
     tap_groups: Vec<TapGroup>,
-    /// Sequences of blocks that are summed apart.
+    /// Sequences of blocks with separate partial sums.
     sequences: usize,
 }
 
@@ -193,7 +193,8 @@ impl WeightGradient {
     }
 
     /// Elements of a thread's workspace, of the sums that all share, and of the gradients that are packed
-    /// before. With one sequence the sums are a thread's own: it writes them at once, while they are in its cache.
+    /// before. With one sequence the sums are a thread's own: it writes them at once, while they are in its
+    /// cache.
     fn pieces(&self, cols: usize) -> [usize; 3] {
         // While it writes, the total of a panel's sums.
         let own = self.own(cols).iter().sum::<usize>().max(self.panel(cols)).next_multiple_of(LINE);
@@ -223,7 +224,7 @@ impl WeightGradient {
         let (all, scratch) = workspace::all::<T::Wide>(args.workspace, bytes).split_at_mut(shared);
         let (packed, scratch) = scratch.split_at_mut(before);
         let mut scratch = workspace::spread(scratch, own, args.pool.threads());
-        // No thread holds anything yet: its mark lies behind sums of its own.
+        // No thread holds anything yet: its mark follows its own partial sums.
         let mark = if self.sequences == 1 { sums } else { 0 };
         scratch.parts().for_each(|own| own[mark..mark + LINE].fill(T::Wide::ZERO));
         self.pack_before::<T>(args.pool, g, packed);
@@ -262,7 +263,7 @@ impl WeightGradient {
         Ok(())
     }
 
-    /// Packs all gradients, if that is done before: those of the jobs of a block one after the other.
+    /// Packs all gradients, if that is done in advance: those of the jobs of a block consecutively.
     fn pack_before<T: Operand>(&self, pool: &Pool, g: &[T], packed: &mut [T::Wide]) {
         let cols = T::kernels(self.tier).nr;
         if packed.is_empty() {
@@ -276,7 +277,7 @@ impl WeightGradient {
             let block = self.blocks.get(at / parts / self.groups);
             if j < self.outputs(&job) {
                 let to = to.get().wrapping_add(at * self.packed(cols));
-                // SAFETY: the room of a panel, which no other task writes.
+                // SAFETY: the buffer of a panel, which no other task writes.
                 unsafe { self.pack::<T>(&job, g, &block, j..j + 1, to) };
             }
         });
@@ -298,7 +299,7 @@ impl WeightGradient {
     /// position, at their place among those of all panels.
     ///
     /// # Safety
-    /// `out` has room for the gradients of the job in the block; nobody else uses those of these panels.
+    /// `out` can hold the gradients of the job in the block; nobody else uses those of these panels.
     unsafe fn pack<T: Operand>(
         &self,
         job: &Job,
@@ -385,7 +386,7 @@ impl WeightGradient {
         }
         let end = blocks.end;
         // Other output channels of the inputs of a single block find them where they were held for the last
-        // ones. The mark is their part's number and one, of no number it is zero.
+        // ones. The mark is their part's number plus one; zero means none.
         let mark = &mut bytemuck::cast_slice_mut::<T::Wide, u32>(mark)[0];
         let part =
             (job.sequence * self.groups + job.group) * self.parts()[0] + job.i0 / self.planes.channels + 1;
@@ -405,7 +406,7 @@ impl WeightGradient {
             let positions = block.images.len() * pieces * places;
             let gradients = match packed.is_empty() {
                 true => {
-                    // SAFETY: room for all of the job's panels.
+                    // SAFETY: capacity for all of the job's panels.
                     unsafe { self.pack::<T>(job, g, &block, 0..outputs, gradients.as_mut_ptr()) };
                     &*gradients
                 }
@@ -495,7 +496,7 @@ impl WeightGradient {
     }
 
     /// Adds up the sums of a panel, which begins with output channel `j` of the job, and writes the weights'
-    /// gradients. The sums of the sequences begin `pitch` apart.
+    /// gradients. The sums of the sequences have the stride `pitch`.
     ///
     /// # Safety
     /// `out` is the result, and nobody else uses these elements meanwhile.

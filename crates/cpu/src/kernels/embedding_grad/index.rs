@@ -1,5 +1,5 @@
-//! Positions brought together by row: checked, then sorted by (row, position) in one of three ways that give
-//! the same result.
+//! Positions grouped by row: checked, then sorted by (row, position) in one of three ways that give the same
+//! result.
 
 use super::operand::StridedIndices;
 use crate::pool::Pool;
@@ -18,7 +18,7 @@ pub(super) struct Segments<'a> {
     pub order: &'a [u32],
 }
 
-/// The room that [`Segments`] are built in.
+/// The workspace in which [`Segments`] are built.
 pub(super) struct Room<'a> {
     /// One for each position.
     pub keys: &'a mut [u32],
@@ -100,7 +100,7 @@ fn direct_pays(positions: usize, rows: usize) -> bool {
     rows <= DIRECT.saturating_mul(positions)
 }
 
-/// Checks the indices and brings their positions together by row. The report holds what was skipped.
+/// Checks the indices and groups their positions by row. The report holds what was skipped.
 ///
 /// # Errors
 /// `Value` for the first index outside the table, unless such are skipped.
@@ -318,7 +318,7 @@ fn hash<'a>(room: Room<'a>, table: usize) -> Segments<'a> {
 }
 
 /// Replaces each key by the number of its row in order of first appearance. The rows are in `own`, and their
-/// numbers of appearances in `counts`. Gives up after too many collisions, saying how many positions were
+/// numbers of appearances in `counts`. Stops after too many collisions, returning how many positions were
 /// done.
 fn number(
     keys: &mut [u32],

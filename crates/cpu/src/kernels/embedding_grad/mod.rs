@@ -1,11 +1,10 @@
 //! Gradient of an embedding by its table: dense, added to a gradient, or the rows that are read alone. The
 //! core's `ops::index::embedding_grad` says what is computed; this says how, as the kernels of its operators
-//! and as [`EmbeddingGrad`] for whoever calls it alone.
+//! and as [`EmbeddingGrad`] for direct calls.
 //!
-//! Indices are checked and positions brought together by row (`index`). Then the rows of each segment are
-//! summed and every row of the result is written once (`sum`, `vector`). There is no atomic addition
-//! anywhere. The order of summation is that of the positions, and the result is the same for every method and
-//! number of threads.
+//! Indices are checked and positions grouped by row (`index`). Then the rows of each segment are summed and
+//! every row of the result is written once (`sum`, `vector`). There is no atomic addition anywhere. The order
+//! of summation is that of the positions, and the result is the same for every method and number of threads.
 //!
 //! Error: a sum of `n` rows differs from the exact one by at most `γ(m) Σ|grad|`, `γ(m) = m·u / (1 - m·u)`.
 //! There `u` is the unit roundoff of f32 (f64 for f64), `m = n` up to 256 positions and `m = 256 + ⌈n/256⌉`
@@ -65,7 +64,7 @@ const fn kernel(op: &'static OpDef) -> Kernel {
     }
 }
 
-/// Results of so many bytes are stored past the caches: they would not stay there anyway.
+/// Results of at least so many bytes use non-temporal stores: they would not stay there anyway.
 const STREAM: usize = 8 << 20;
 
 /// The gradient of an embedding of a known size, ready to be computed any number of times.
@@ -89,7 +88,7 @@ pub struct Outcome {
     pub norm: Option<f64>,
     /// Rows of the shard that are read.
     pub found: usize,
-    /// The method by which positions were brought together.
+    /// The method by which positions were grouped.
     pub choice: Choice,
 }
 
@@ -97,8 +96,8 @@ impl EmbeddingGrad {
     /// For `positions` rows of gradient of `width` elements of `dtype`.
     ///
     /// # Errors
-    /// `DType` if they are no floats, `Unsupported` for more than 2³² - 1 positions or rows of the table.
-    /// `Attribute` for options that do not go together, `Device` if `HEADWATER_TIER` cannot be had.
+    /// `DType` if they are not floats, `Unsupported` for more than 2³² - 1 positions or rows of the table.
+    /// `Attribute` for options that exclude each other, `Device` if `HEADWATER_TIER` cannot be had.
     pub fn new(options: EmbeddingGradOptions, dtype: DType, positions: usize, width: usize) -> Result<Self> {
         options.check()?;
         ensure!(dtype.is_float(), DType, "gradients are floats, not {dtype}");
@@ -117,7 +116,7 @@ impl EmbeddingGrad {
         Ok(EmbeddingGrad { tier, ..self })
     }
 
-    /// The same, storing results past the caches or not, whatever their size.
+    /// The same, with or without non-temporal stores of the results, whatever their size.
     pub fn streaming(self, stream: bool) -> Self {
         EmbeddingGrad { stream: Some(stream), ..self }
     }
@@ -133,7 +132,7 @@ impl EmbeddingGrad {
         &self.options
     }
 
-    /// Bytes of each part of the workspace: keys, order, rows, starts, room to sort, long segments, their
+    /// Bytes of each part of the workspace: keys, order, rows, starts, sort buffers, long segments, their
     /// chunks' sums, blocks' norms.
     fn areas(&self) -> [usize; 8] {
         let (n, v) = (self.positions, self.options.num_weights);
@@ -194,7 +193,7 @@ impl EmbeddingGrad {
     /// `values` `[.., width]`. They are as many as [`Outcome::found`] says. The rest is left as it was.
     ///
     /// # Errors
-    /// As [`EmbeddingGrad::dense`]; `Value` if more rows are read than there is room for.
+    /// As [`EmbeddingGrad::dense`]; `Value` if more rows are read than the result can hold.
     pub fn sparse<T: Summed>(
         &self,
         pool: &Pool,

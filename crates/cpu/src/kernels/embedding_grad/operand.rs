@@ -8,9 +8,9 @@ use headwater_core::{DType, ensure, fail};
 use std::marker::PhantomData;
 
 /// Elements at the positions of a shape, in row-major order. If the shape's last dimension was split off,
-/// each position has as many as that had, `step` apart.
+/// each position has as many as that had, with stride `step`.
 ///
-/// Invariant: every element lies in memory that is readable for `'a` and that nobody writes.
+/// Invariant: every element is in memory that is readable for `'a` and that nobody writes.
 #[derive(Debug)]
 pub struct Strided<'a, T> {
     ptr: *const T,
@@ -30,16 +30,16 @@ unsafe impl<T: Element> Send for Strided<'_, T> {}
 unsafe impl<T: Element> Sync for Strided<'_, T> {}
 
 impl<'a, T: Element> Strided<'a, T> {
-    /// The rows of `data`: of its elements at `offset + Σ index·strides`, those along the last dimension
-    /// belong together.
+    /// The rows of `data`: of its elements at `offset + Σ index·strides`, those along the last dimension form
+    /// a row.
     ///
     /// # Errors
-    /// `Shape` if there is no dimension, strides are not as many, or an element lies outside of `data`;
+    /// `Shape` if there is no dimension, strides are not as many, or an element is outside of `data`;
     /// `Unsupported` beyond 12 dimensions.
     pub fn rows(data: &'a [T], offset: usize, sizes: &[usize], strides: &[isize]) -> Result<Self> {
         ensure!(!sizes.is_empty(), Shape, "rows have at least one dimension");
         Self::check(data, offset, sizes, strides)?;
-        // SAFETY: the elements were checked to lie in `data`, which is borrowed.
+        // SAFETY: the elements were checked to be in `data`, which is borrowed.
         Ok(unsafe { Self::new(data.as_ptr().wrapping_add(offset), sizes, strides, true) })
     }
 

@@ -21,7 +21,8 @@ const STRIP: usize = 1024;
 const GROUP: usize = 8;
 /// Bytes of sums in a block of work.
 const BLOCK: usize = 1 << 18;
-/// Bytes of a row that are asked for in advance, beyond which the processor sees the pattern by itself.
+/// Bytes of a row that are prefetched by software; beyond them the hardware prefetcher has detected the
+/// pattern.
 const AHEAD: usize = 1 << 12;
 
 /// Most chunks that the segments of so many positions are cut into. Those longer than [`CHUNK`] take
@@ -81,7 +82,7 @@ struct Tally {
     first: AtomicU64,
 }
 
-/// The room that a block of work needs.
+/// The workspace of a block of work.
 struct Block<'a, W> {
     sums: [W; STRIP],
     tally: &'a Tally,
@@ -146,7 +147,7 @@ fn add_rows<T: Float>(
     for &at in positions {
         let row = grad.at(at as usize);
         for (c, s) in sums.iter_mut().enumerate() {
-            // SAFETY: as above, `step` apart.
+            // SAFETY: as above, with stride `step`.
             *s += unsafe { *row.wrapping_offset((column + c) as isize * grad.step()) }.widen();
         }
     }
@@ -227,7 +228,7 @@ impl<T: Float> Sums<'_, T> {
         found
     }
 
-    /// The rows whose work (rows and positions before them) lies in `part`.
+    /// The rows whose work (rows and positions before them) is in `part`.
     fn block(
         &self,
         out: Out<T>,

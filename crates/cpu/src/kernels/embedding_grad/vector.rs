@@ -19,7 +19,7 @@ pub(super) struct Finish<W> {
     pub factor: Option<W>,
     /// Finite sums too large for the result are the largest number it has, not infinite.
     pub saturate: bool,
-    /// Stored past the caches.
+    /// Uses non-temporal stores.
     pub stream: bool,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Loops<T: Float> {
     pub add: unsafe fn(rows: &[*const T], fresh: bool, sums: *mut T::Wide, n: usize),
     /// Rounds sums and stores them; whether all of them fit.
     pub finish: unsafe fn(how: &Finish<T::Wide>, sums: *const T::Wide, out: *mut T, n: usize) -> bool,
-    /// Stores zeros, past the caches if `stream`.
+    /// Stores zeros, with non-temporal stores if `stream`.
     pub zero: unsafe fn(out: *mut T, n: usize, stream: bool),
 }
 
@@ -145,7 +145,7 @@ fn portable<T: Float>() -> Loops<T> {
     Loops { add: add::<T>, finish: finish::<T>, zero: zero::<T> }
 }
 
-/// Asks for `bytes` bytes to be brought near.
+/// Prefetches `bytes` bytes.
 #[inline(always)]
 pub(super) fn prefetch(ptr: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(64) {
@@ -153,11 +153,11 @@ pub(super) fn prefetch(ptr: *const u8, bytes: usize) {
     }
 }
 
-/// Makes what was streamed visible to whoever is told next that this thread is done.
+/// A fence (`sfence`): makes non-temporal stores visible before the thread signals completion.
 #[inline(always)]
 pub(super) fn fence() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is there on every x86-64.
+    // SAFETY: every x86-64 has SSE.
     unsafe {
         std::arch::x86_64::_mm_sfence()
     };

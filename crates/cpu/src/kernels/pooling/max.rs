@@ -1,6 +1,6 @@
-//! Maxima and their places. Windows that are equally far apart are compared side by side for neighbouring
-//! outputs, as vectors. Rows of the input are copied into lines that have padding at both ends, so that no
-//! output differs.
+//! Maxima and their places. Windows with one stride are compared for neighbouring outputs at a time, as
+//! vectors. Rows of the input are copied into lines that have padding at both ends, so that no output
+//! differs.
 
 use super::{Prepared, Site, Windows, wide};
 use crate::element::{Float, Wide};
@@ -14,7 +14,7 @@ use headwater_core::fail;
 use headwater_core::ops::conv::window::{Pool, Window};
 use std::hint::select_unpredictable;
 
-/// Outputs computed side by side.
+/// Neighbouring outputs computed at a time.
 const SIDE: usize = 16;
 
 /// Bytes of workspace: lines for each thread.
@@ -58,7 +58,7 @@ struct Lines {
     apart: usize,
     step: usize,
     taps: usize,
-    /// Elements before the row's first, and of a line, which has room for whole vectors of outputs.
+    /// Elements before the row's first, and of a line, which is padded to whole vectors of outputs.
     before: usize,
     length: usize,
     /// Lines held: as many as a window's rows span.
@@ -156,7 +156,7 @@ impl<T: Operand> Plane<'_, T> {
                 let line = &mut held[r % lines.held * length..][..length];
                 let n = width.min(length - before);
                 let row = Mat { ptr: self.x[r * width..][..n].as_ptr(), rs: 0, cs: 1 };
-                // SAFETY: so many inputs of a row, and room in its line.
+                // SAFETY: so many inputs of a row, and capacity in its line.
                 unsafe { (self.kernels.widen)(row, 1, n, line[before..].as_mut_ptr(), 0) };
             }
             next = next.max(last(rows) + 1);

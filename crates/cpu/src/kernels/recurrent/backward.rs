@@ -217,7 +217,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(s: &Setup, args: &mut Args) -> Resu
     Ok(())
 }
 
-/// Adds rows of `n` numbers that lie `pitch` apart to those of a block.
+/// Adds rows of `n` numbers with stride `pitch` to those of a block.
 ///
 /// # Safety
 /// They may be read.

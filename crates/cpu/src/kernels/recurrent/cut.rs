@@ -22,7 +22,7 @@ const GROUPS: usize = 16;
 ///
 /// A product sums over `segments` segments, each as long as the state is wide: over the state itself, or over
 /// its gates' gradients. The right operand is packed in panels, segment after segment; rows of the left one
-/// lie apart by [`Cut::pitch`].
+/// have the stride [`Cut::pitch`].
 pub(super) struct Cut<T: Operand> {
     kernels: &'static Microkernels<T>,
     batch: usize,
@@ -32,7 +32,7 @@ pub(super) struct Cut<T: Operand> {
     places: usize,
     /// Samples of a task.
     samples: usize,
-    /// Columns that are computed together, and those of a task: whole strips.
+    /// Columns of one computation, and those of a task: whole strips.
     pub strip: usize,
     columns: usize,
 }
@@ -107,12 +107,12 @@ impl<T: Operand> Cut<T> {
         self.padded() * self.places * self.segments + MAX_LANES
     }
 
-    /// Packs right operands one after the other. `source` is a segment of one of them, transposed: rows are
-    /// the product's columns.
+    /// Packs right operands consecutively. `source` is a segment of one of them, transposed: rows are the
+    /// product's columns.
     ///
     /// # Safety
-    /// The `hidden × hidden` elements of each source may be read; `out` has room for [`Cut::right`] elements
-    /// a matrix.
+    /// The `hidden × hidden` elements of each source may be read; `out` can hold [`Cut::right`] elements a
+    /// matrix.
     pub unsafe fn pack(
         &self,
         pool: &Pool,
@@ -132,8 +132,8 @@ impl<T: Operand> Cut<T> {
             let rows = cols.min(self.hidden - panel * cols);
             let within = (panel * self.segments + segment) * self.places * cols;
             let out = to.get().wrapping_add(matrix * self.right() + within);
-            // SAFETY: rows of the source; each panel of each segment has its own part of the room. Panels are
-            // whole vectors, which do not spill.
+            // SAFETY: rows of the source; each panel of each segment has its own part of the buffer. Panels
+            // are whole vectors, which do not spill.
             unsafe { (self.kernels.panels.pack)(x, rows, self.hidden, cols, self.places, out) };
         });
     }

@@ -82,7 +82,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(s: &Setup, args: &mut Args) -> Resu
             for column in columns.step_by(cut.strip) {
                 let n = cut.strip.min(h - column);
                 let size = (rows, n);
-                // Products stand in the gates' blocks, but that of the candidate of gated units in one of its
+                // Products are stored in the gates' blocks, except that of a GRU's candidate, which has its
                 // own.
                 let of_product = |gate: usize| if s.cell == Cell::Gru && gate == 2 { 3 } else { gate };
                 // SAFETY: rows and columns are those of the operands, which the type rule has checked. What
@@ -178,7 +178,7 @@ pub(super) fn source<T: Element>(view: &View) -> Shared<T> {
     Shared(view.ptr::<T>().cast_mut())
 }
 
-/// Copies rows of `n` numbers between places whose rows lie `from_pitch` and `to_pitch` apart.
+/// Copies rows of `n` numbers between places with row strides `from_pitch` and `to_pitch`.
 ///
 /// # Safety
 /// They may be read and written, and do not overlap.

@@ -1,5 +1,5 @@
 //! The functions of cells, on blocks of scratch memory: samples by a strip of columns, a whole number of
-//! groups of lanes. Columns behind the state's last hold anything; they are computed too and go nowhere.
+//! groups of lanes. Columns after the state's last are undefined; they are computed too and go nowhere.
 
 // Loops go by index over arrays: what the compiler is sure to unroll, and so to keep in registers.
 #![allow(clippy::needless_range_loop)]

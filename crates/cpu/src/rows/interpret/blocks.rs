@@ -1,9 +1,9 @@
 //! Runs scheduled programs: blocks over threads, tiles within blocks, operations over tiles.
 //!
-//! Soundness: `check` has found that every element reached by the axes lies in its segment. It has found that
-//! results lie apart, and that a result overlaps an input only element by element. Blocks are disjoint parts
-//! of the space, so threads write different elements. No thread reads what another writes, for that would be
-//! the same element.
+//! Soundness: `check` has found that every element reached by the axes is in its segment. It has found that
+//! results are disjoint, and that a result overlaps an input only element by element. Blocks are disjoint
+//! parts of the space, so threads write different elements. No thread reads what another writes, for that
+//! would be the same element.
 
 use super::loops::{combine, fence, identity};
 use super::run::{Place, Run};
@@ -28,7 +28,7 @@ enum Part {
 }
 
 impl Program {
-    /// The room that this program works in.
+    /// The workspace of this program.
     pub(crate) fn scratch(&self) -> ScratchSize {
         let sums = self.sum_width() * self.code.sums.len() * self.row_blocks() * count(&self.cols);
         ScratchSize {
@@ -191,7 +191,7 @@ impl Run<'_> {
         if self.p.code.scalar[q].is_empty() {
             return;
         }
-        // The columns stand still at the first.
+        // The columns remain at the first.
         w.cols.cut(&[], self.p.operands, 0, 1);
         let tile = Tile { slow: Line { runs: &w.cols, axis: None, len: 1 }, fast: rows };
         for op in &self.p.code.scalar[q] {

@@ -1,5 +1,5 @@
-//! The loops of row programs by operation and type, looked up when a program is scheduled. Each loop of `loops` is
-//! compiled here once for every instruction set.
+//! The loops of row programs by operation and type, looked up when a program is scheduled. Each loop of
+//! `loops` is compiled here once for every instruction set.
 
 use super::loops::*;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -28,7 +28,7 @@ pub(in crate::rows) struct Table {
     pub load: fn(DType, Ty) -> Move,
     /// From a register to memory.
     pub store: fn(Ty, DType) -> Move,
-    /// The same past the caches.
+    /// The same with non-temporal stores.
     pub stream: fn(Ty, DType) -> Move,
     /// Sums of products, of floats.
     pub dot: fn(Ty) -> Dot,
@@ -75,8 +75,8 @@ trait Isa {
     fn mov<L: MoveLoop>() -> Move;
     fn fold<L: FoldLoop>() -> Fold;
     fn dot<L: DotLoop>() -> Dot;
-    /// Floats in memory to f32 and back (past the caches if asked, and possible), and f32 rounded to f16 or
-    /// bf16.
+    /// Floats in memory to f32 and back (with non-temporal stores if requested and possible), and f32 rounded
+    /// to f16 or bf16.
     fn load(from: DType) -> Move;
     fn store(to: DType, stream: bool) -> Move;
     fn round(to: DType) -> Map;
@@ -208,7 +208,7 @@ macro_rules! numbered {
     };
 }
 
-/// Evaluates `$body` with `$D` standing for the Rust type of an integer dtype.
+/// Evaluates `$body` with `$D` bound to the Rust type of an integer dtype.
 macro_rules! int_dtype {
     ($dtype:expr, $D:ident => $body:expr) => {
         match $dtype {

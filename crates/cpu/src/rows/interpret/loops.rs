@@ -263,7 +263,7 @@ impl<T: Real> DotLoop for DotFast<T> {
     #[inline(always)]
     unsafe fn run(a: *const u8, b: *const u8, slow: usize, fast: usize, acc: *mut u8) {
         for s in 0..slow {
-            // SAFETY: the module's contract; terms are asked for below `fast`.
+            // SAFETY: the module's contract; terms are read below `fast`.
             unsafe {
                 let (a, b) = (a.cast::<T>().add(s * fast), b.cast::<T>().add(s * fast));
                 *acc.cast::<f64>().add(s) +=
@@ -303,7 +303,7 @@ impl<T: Real, const OP: usize> FoldLoop for FoldFastFloat<T, OP> {
         for (s, a) in acc.iter_mut().enumerate() {
             let x = &x[s * fast..(s + 1) * fast];
             *a = match const { REDUCE[OP] } {
-                // SAFETY: terms are asked for below the length.
+                // SAFETY: terms are read below the length.
                 Reduce::Sum => *a + sum(x.len(), |i| unsafe { *x.get_unchecked(i) }),
                 Reduce::Prod => x.iter().fold(*a, |a, x| a * x.to_f64()),
                 Reduce::Max => {

@@ -1,6 +1,6 @@
-//! The interpreter: operations on tiles, one after the other, each a loop compiled for every instruction set. Blocks of
-//! the iteration space go over threads (`blocks`), tiles over the operations (`tile`), whose loops `dispatch` looks up
-//! when a program is scheduled.
+//! The interpreter: a sequence of operations on tiles, each a loop compiled for every instruction set. Blocks
+//! of the iteration space go over threads (`blocks`), tiles over the operations (`tile`), whose loops
+//! `dispatch` looks up when a program is scheduled.
 
 mod blocks;
 pub(super) mod dispatch;

@@ -28,7 +28,7 @@ impl Run<'_> {
         (base, site.dtype.size() as isize)
     }
 
-    /// Partial sums of the block of rows that `row` lies in, from a column on.
+    /// Partial sums of the block of rows that contains `row`, from a column on.
     pub(in crate::rows) fn sum_cells(&self, sum: usize, row: usize, col: usize) -> *mut u8 {
         let block = self.cells.sum(sum, self.row_blocks, row / self.p.tiling.block_rows);
         block.wrapping_add(self.p.code.sums[sum].ty.size() * col)

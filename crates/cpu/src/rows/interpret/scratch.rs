@@ -9,8 +9,8 @@ use headwater_core::diagnostic::Result;
 /// Columns whose partial sums are added up at a time.
 pub(super) const SUMS: usize = 512;
 
-/// The room that programs work in besides their operands: a buffer for each thread, and partial results. Made
-/// when a plan is loaded, large enough for each of its programs.
+/// The workspace of programs besides their operands: a buffer for each thread, and partial results. Made when
+/// a plan is loaded, large enough for each of its programs.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub(super) threads: Vec<Worker>,
@@ -27,7 +27,7 @@ pub(crate) struct ScratchSize {
     pub(super) partial: usize,
 }
 
-/// The room that one thread works in.
+/// The workspace of one thread.
 #[derive(Debug)]
 pub(in crate::rows) struct Worker {
     pub(in crate::rows) buffer: CpuMemory,
@@ -36,7 +36,7 @@ pub(in crate::rows) struct Worker {
     pub(in crate::rows) context: CpuMemory,
     /// The place of each register at the moment: in the buffer or in an operand.
     pub(in crate::rows) at: Vec<Shared<u8>>,
-    /// The place of the part of each operand that lies in memory as a tile does in registers; null for
+    /// The place of the part of each operand whose layout in memory is that of a tile in registers; null for
     /// others.
     pub(in crate::rows) parts: Vec<Shared<u8>>,
     pub(in crate::rows) rows: Runs,
@@ -77,7 +77,7 @@ impl Scratch {
         Ok(Scratch { threads, partial: CpuMemory::new(size.partial)? })
     }
 
-    /// Makes room for a program's index arithmetic, so that runs do not allocate.
+    /// Reserves capacity for a program's index arithmetic, so that runs do not allocate.
     pub fn reserve(&mut self, p: &Program) {
         // Sums over rows are stored so many at a time.
         let stored = if p.code.sums.is_empty() { 0 } else { SUMS };

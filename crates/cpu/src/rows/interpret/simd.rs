@@ -36,7 +36,7 @@ where
     }
 }
 
-/// With `STREAM`, past the caches where the destination is contiguous.
+/// With `STREAM`, with non-temporal stores where the destination is contiguous.
 pub(in crate::rows) struct Store<D, const STREAM: bool>(PhantomData<D>);
 impl<D: Memory<f32> + Float<Wide = f32>, const STREAM: bool> MoveLoop for Store<D, STREAM>
 where

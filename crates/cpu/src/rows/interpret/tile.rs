@@ -22,7 +22,7 @@ impl Line<'_> {
     }
 }
 
-/// A tile: its elements lie in registers slow index by slow index.
+/// A tile: its elements are in registers slow index by slow index.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
     pub(super) slow: Line<'a>,
@@ -34,7 +34,7 @@ impl Tile<'_> {
         self.slow.len * self.fast.len
     }
 
-    /// Offset of an operand's elements, if they lie in memory as in a register.
+    /// Offset of an operand's elements, if their layout in memory is that in a register.
     #[inline]
     fn alike(&self, operand: usize) -> Option<isize> {
         let one = |l: &Line| l.runs.lens.len() == 1;
@@ -50,8 +50,8 @@ const LEAST_TRANSPOSED: usize = 4;
 /// Bytes of rows that are transposed at a time, a line of the cache, and columns.
 const COPY: [usize; 2] = [64, 128];
 
-/// A part of a tile that lies transposed in memory. Element `(i, j)` is there at `memory + i + j · stride`,
-/// in elements. In the register it is element `j` at `register + i · line`, in bytes.
+/// A part of a tile that is transposed in memory. Element `(i, j)` is at `memory + i + j · stride`, in
+/// elements. In the register it is element `j` at `register + i · line`, in bytes.
 struct TransposedPart {
     memory: *mut u8,
     stride: isize,
@@ -62,7 +62,7 @@ struct TransposedPart {
 }
 
 impl Run<'_> {
-    /// The place of an operand's part of a tile, if it lies in memory as in a register.
+    /// The place of an operand's part of a tile, if its layout in memory is that in a register.
     #[inline]
     pub(super) fn part(&self, tile: &Tile, operand: usize) -> Option<*mut u8> {
         let (base, width) = self.memory(operand);
@@ -109,7 +109,7 @@ impl Run<'_> {
         }
     }
 
-    /// Moves a part of a tile that lies transposed in memory, by way of a copy that does not.
+    /// Moves a part of a tile that is transposed in memory, by way of a copy that does not.
     ///
     /// # Safety
     /// As [`Run::transfer`]; elements of memory are of `width` bytes, those of the register of `size`.
@@ -136,7 +136,7 @@ impl Run<'_> {
                     rows: n,
                     cols: rows,
                 };
-                // SAFETY: elements of the part; the copy has room for so many.
+                // SAFETY: elements of the part; the copy can hold so many.
                 unsafe {
                     if load {
                         transposition.prefetch();
@@ -208,7 +208,7 @@ impl Run<'_> {
             None => self.part(tile, operand),
         };
         // SAFETY: registers hold a tile of their type, in the buffer or in an operand laid out like one. No
-        // loop's result lies over its arguments (`compile` gives it a slot of its own, or an operand that
+        // loop's result overlaps its arguments (`compile` gives it a slot of its own, or an operand that
         // overlaps no input).
         unsafe {
             match *op {

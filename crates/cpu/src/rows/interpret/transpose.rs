@@ -20,8 +20,8 @@ pub(in crate::rows) struct Transposition {
 }
 
 impl Transposition {
-    /// Asks for the first line of memory of each row, all at once. Rows often lie whole pages apart, so that
-    /// the caches hold few of them, and nothing that is asked for long before.
+    /// Prefetches the first line of memory of each row, all at once. The rows' stride is often a multiple of
+    /// the page size, so that the caches hold few of them, and nothing that was prefetched long before.
     #[inline]
     pub fn prefetch(&self) {
         for r in 0..self.rows as isize {
@@ -54,7 +54,7 @@ impl Transposition {
         unsafe { transpose(x, self.rows, self.cols, self.to.cast(), self.pitch) }
     }
 
-    /// Elements behind whole blocks of so many rows and columns, one by one.
+    /// Elements after whole blocks of so many rows and columns, one by one.
     ///
     /// # Safety
     /// As [`Transposition::run`], of elements of this size.

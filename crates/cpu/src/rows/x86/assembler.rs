@@ -34,7 +34,7 @@ pub(super) enum Rm {
 pub(super) struct Op(pub u8, pub u8, pub u8);
 
 impl Op {
-    /// True if it wants the bit `W`: one instruction alone, which moves quarters of a vector.
+    /// True if it needs the bit `W`: one instruction alone, which moves quarters of a vector.
     fn wants_w(self) -> bool {
         self == op::PERMUTE_QUADS
     }
@@ -324,7 +324,7 @@ impl Assembler {
         self.operand(to, Rm::At { base, scale: 0, disp }, 0);
     }
 
-    /// Asks for a line to come into the second-level cache.
+    /// Prefetches a line into the second-level cache.
     pub fn prefetch(&mut self, base: Gpr, scale: u8, disp: i32) {
         self.rex(0, base);
         self.code.extend([0x0F, 0x18]);
@@ -379,7 +379,8 @@ impl Assembler {
         self.code.len() - 4
     }
 
-    /// Goes on somewhere behind, always or if the flag says zero; gives the place for [`Assembler::arrive`].
+    /// A forward jump, unconditional or if the zero flag is set; returns the position for
+    /// [`Assembler::arrive`].
     pub fn skip(&mut self, if_zero: bool) -> usize {
         match if_zero {
             true => self.code.extend([0x0F, 0x84]),

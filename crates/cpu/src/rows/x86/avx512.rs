@@ -1,5 +1,5 @@
-//! Differences of AVX-512 from AVX2: comparisons give mask registers, halves and bytes are cut from lanes, and bf16 is
-//! rounded by an instruction.
+//! Differences of AVX-512 from AVX2: comparisons give mask registers, halves and bytes are cut from lanes,
+//! and bf16 is rounded by an instruction.
 
 use super::assembler::*;
 

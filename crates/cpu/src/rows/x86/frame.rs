@@ -1,4 +1,5 @@
-//! The frame of a function: the layout of its context, the registers with fixed roles, and the step from row to row.
+//! The frame of a function: the layout of its context, the registers with fixed roles, and the step from row
+//! to row.
 
 use super::assembler::*;
 use super::ir::{Body, Ins, Value};
@@ -9,7 +10,7 @@ pub(super) struct LoopOptions<'a> {
     pub group: usize,
     /// Results pass by the caches; their pointers are then aligned to a vector.
     pub stream: bool,
-    /// For each stream, how many bytes ahead it is asked for; 0 is never.
+    /// For each stream, the prefetch distance in bytes; 0 is never.
     pub ahead: &'a [usize],
     /// For each stream, bytes from row to row.
     pub steps: &'a [i32],
@@ -149,7 +150,7 @@ impl Row<'_> {
         }
     }
 
-    /// Asks for what lies ahead of a group of columns.
+    /// Prefetches for a group of columns.
     pub fn prefetch(&self, asm: &mut Assembler, options: &LoopOptions) {
         for (i, &bytes) in options.ahead.iter().enumerate().filter(|(i, b)| **b > 0 && *i < self.held) {
             let width = self.body.streams[i].width;
@@ -192,7 +193,7 @@ fn at(base: Gpr, byte: usize) -> Rm {
     Rm::At { base, scale: 0, disp: byte as i32 }
 }
 
-/// The place of the vector of a value that is the same for all columns, if it is one that lies anywhere.
+/// The place of the vector of a value that is the same for all columns, if it may be at any address.
 pub(super) fn same_at(asm: &mut Assembler, body: &Body, frame: Frame, v: Value) -> Option<Rm> {
     Some(match body.code[v] {
         Ins::Num(bits) => Rm::Pool(asm.constant(&bits.to_le_bytes().repeat(asm.width.lanes()))),

@@ -1,5 +1,5 @@
-//! The intermediate form of machine code: straight-line instructions on one vector of columns, in SSA form, before
-//! registers are assigned.
+//! The intermediate form of machine code: straight-line instructions on one vector of columns, in SSA form,
+//! before registers are assigned.
 
 use super::assembler::{Op as Instruction, Width};
 use crate::rows::code::Reg;
@@ -131,7 +131,7 @@ pub(super) struct Stream {
     pub width: usize,
     pub read: bool,
     pub written: bool,
-    /// May be written past the caches: it is a result, and not in the place of what was read.
+    /// May use non-temporal stores: it is a result, and not in the place of what was read.
     pub past: bool,
 }
 
@@ -140,7 +140,7 @@ pub(super) struct Stream {
 pub(super) struct Body {
     pub code: Vec<Ins>,
     pub streams: Vec<Stream>,
-    /// Registers whose number of the row is wanted; after them stands the number of the first column.
+    /// Slots for row indices; the last holds the first column.
     pub slots: Vec<Reg>,
     /// Reductions, by number of the program's, in the order of their accumulators.
     pub folds: Vec<usize>,

@@ -10,8 +10,8 @@ use super::frame::{FREE, Frame, LoopOptions, POINTERS, Row, often};
 use super::ir::Body;
 use super::regalloc::Emitter;
 
-/// Vectors whose instructions are written in turns: while those of one wait for each other, those of the
-/// other run. With more of them no registers were left for values that are the same for all.
+/// Vectors whose instructions are interleaved: while those of one wait for each other, those of the other
+/// run. With more of them no registers were left for values that are the same for all.
 pub(super) const INTERLEAVED: usize = 2;
 const _: () = assert!(INTERLEAVED.is_multiple_of(2), "AVX2 writes halves two vectors at a time");
 /// Fewest registers that what a loop computes is left with: for as many operands as an instruction has, and
@@ -33,7 +33,8 @@ pub(super) fn function(asm: &mut Assembler, body: &Body, frame: Frame, options: 
     })
 }
 
-/// A function of whole rows: the phases, each after the row scalars before it, and last the row scalars after them.
+/// A function of whole rows: the phases, each after the row scalars before it, and last the row scalars after
+/// them.
 pub(super) struct RowFunction<'a> {
     pub between: &'a [Body],
     pub phases: &'a [Body],

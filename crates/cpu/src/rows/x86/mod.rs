@@ -4,10 +4,10 @@
 //! Or all phases of short rows are one function ([`whole_rows`]). The first step is instruction selection
 //! into an SSA form (`ir`, `select`, `row_scalars`, `elementary`, `rounding`). Register allocation
 //! (`regalloc`), encoding (`emit`, `store`, `assembler`) and loops (`loops`, `frame`) follow. Columns that
-//! fill no group are apart (`tails`).
+//! fill no group are the tail (`tails`).
 //!
-//! The interpreter runs what has no translation: other instruction sets, layouts whose columns are not contiguous runs,
-//! f64, and some functions.
+//! The interpreter runs what has no translation: other instruction sets, layouts whose columns are not
+//! contiguous runs, f64, and some functions.
 
 mod assembler;
 mod avx512;
@@ -56,9 +56,9 @@ const LEAST: usize = 24;
 /// Longer code than this is not written four times over for a group of `LANES` columns.
 const SHORT: usize = 32;
 /// Bytes that the rows of a tile should not exceed. Later phases find them in the second-level cache, and so
-/// does the first phase of the next tile, which one of them asks for.
+/// does the first phase of the next tile, which one of them prefetches.
 const TILE: usize = 96 << 10;
-/// Bytes ahead of a long stretch that are asked for, or about so many if several whole rows are as long.
+/// Prefetch distance in bytes; rounded to whole rows.
 const AHEAD: usize = 2048;
 /// Rows that a call of a function takes, at most.
 const BATCH: usize = 16;
@@ -92,19 +92,19 @@ struct Phase {
     /// The code takes these steps by itself.
     steady: bool,
     /// Rows longer than a tile, in one stretch: the code takes tile after tile as if they were rows. Bytes
-    /// from one to the next; none if tiles need not be told apart, for nothing is reduced.
+    /// from one to the next; none if tiles need not be distinguished because nothing is reduced.
     tiles: Option<Vec<i32>>,
     slots: Vec<Slot>,
     /// Number and kind of each reduction.
     folds: Vec<(usize, Reduce)>,
     lookups: Vec<Lookup>,
-    /// Nothing is done but picking.
+    /// True if the phase only copies.
     idle: bool,
     frame: Frame,
     group: usize,
-    /// Bytes of a copy of a stream whose stretches are brought together; 0 if they are whole groups.
+    /// Bytes of a copy of a stream whose stretches are compacted; 0 if they are whole groups.
     copy: usize,
-    /// Places in the code: for whole groups, into the caches and past them, and for less than a group.
+    /// Entry points: full groups (cached, non-temporal) and the tail.
     whole: usize,
     past: Option<usize>,
     rest: usize,
@@ -224,7 +224,7 @@ impl Program {
         let bodies = (0..self.code.vector.len())
             .map(|q| select::body(&self.code, &dtypes, q, false, &mut kept, &none));
         let bodies: Vec<Body> = bodies.collect::<Option<_>>()?;
-        // The next tile is asked for by the phase that has most to do meanwhile, of those that read it.
+        // The next tile is prefetched by the phase with the most work, of those that read it.
         let asks = |q: usize, o: usize| {
             let reads = |b: &Body| b.streams.iter().any(|s| s.read && s.source == Source::Operand(o));
             let work = |&p: &usize| (bodies[p].code.len(), p);
@@ -249,12 +249,12 @@ impl Program {
         Body { width, rounds: self.tier >= Tier::Avx512Bf16, ..Body::default() }
     }
 
-    /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of
+    /// The code of a phase, for whole groups of columns and for less, with a prefetch distance in bytes for
     /// each stream.
     fn phase_code(&self, asm: &mut Assembler, mut body: Body, rest: Body, ahead: &[usize]) -> Phase {
         let copy = match self.whole_stretches() {
             true => 0,
-            // An odd number of lines: equal columns of streams then lie in different sets of the cache.
+            // An odd number of lines: equal columns of streams are then in different sets of the cache.
             false => {
                 let width = body.streams.iter().map(|s| s.width).max().unwrap_or(0);
                 LINE * ((width * self.tiling.tile_cols).div_ceil(LINE) | 1)
@@ -291,8 +291,8 @@ impl Program {
         }
     }
 
-    /// Marks the streams that may be written past the caches. Those of single bytes may not: more than a
-    /// group may come before the first aligned vector.
+    /// Marks the streams that may use non-temporal stores. Those of single bytes may not: more than a group
+    /// may come before the first aligned vector.
     fn mark_past(&self, streams: &mut [Stream]) {
         for s in streams {
             let ends = |o: usize| !self.sites[o].shared && self.cols.last().is_some_and(|c| c.steps[o] == 1);
@@ -340,8 +340,8 @@ impl Program {
         Slot { reg, ty, step: if kind == Kind::Scalar { ty.size() } else { 0 } }
     }
 
-    /// The number of elements ahead that an operand is asked for: the same of the next tile, if tiles follow
-    /// each other in memory.
+    /// The prefetch distance of an operand in elements: the same of the next tile, if tiles follow each other
+    /// in memory.
     fn ahead(&self, o: usize) -> usize {
         match (&self.rows[..], &self.cols[..]) {
             (_, [_, _, ..]) if !self.whole_stretches() => 0,
@@ -388,8 +388,8 @@ impl Machine {
             let mut left = w.rows.lens[stretch];
             while left > 0 {
                 let n = if steady { left.min(BATCH) } else { 1 };
-                // SAFETY: the context has room for the frame; registers hold a number for each row; the rest
-                // as for this function.
+                // SAFETY: the context can hold the frame; registers hold a number for each row; the rest as
+                // for this function.
                 unsafe {
                     self.slots(w, phase, row..row + n);
                     if steady {
@@ -436,7 +436,7 @@ impl Machine {
             let from = w.at[slot.reg].get();
             for (r, row) in rows.clone().enumerate() {
                 let from = from.wrapping_add(row * slot.step);
-                // SAFETY: a number of the register's type; the table has room for those of so many rows.
+                // SAFETY: a number of the register's type; the table can hold those of so many rows.
                 unsafe {
                     let number = match slot.ty {
                         // One NaN for all, whose lower half is 0.
@@ -526,8 +526,8 @@ impl Machine {
     /// WholeRows groups of columns of some rows.
     ///
     /// # Safety
-    /// As `Run::block`; the context points to the rows and holds their numbers; there is room for so many
-    /// rows' lanes.
+    /// As `Run::block`; the context points to the rows and holds their numbers; it can hold so many rows'
+    /// lanes.
     unsafe fn whole(&self, w: &mut Worker, phase: &Phase, cols: &Range<usize>, rows: usize, lanes: *mut u8) {
         let pointers = w.context.base().cast::<*mut u8>();
         // SAFETY: as for this function.
@@ -550,7 +550,7 @@ impl Machine {
     /// Tells the code which rows and columns there are, and where the lanes of reductions go.
     ///
     /// # Safety
-    /// The context has room for the phase's frame.
+    /// The context can hold the phase's frame.
     unsafe fn prepare(&self, w: &mut Worker, phase: &Phase, col: usize, rows: usize, lanes: *mut u8) {
         let (context, frame) = (w.context.base(), phase.frame);
         // SAFETY: all within the frame.
@@ -578,7 +578,7 @@ fn reduction(op: Reduce) -> (Binary, f32) {
     }
 }
 
-/// The number of columns of a phase that are written one after the other.
+/// The number of columns of a phase whose code is emitted as one group.
 fn group(body: &Body) -> usize {
     let short = body.code.len() <= SHORT;
     if short || !body.folds.is_empty() { LANES } else { INTERLEAVED * body.width.lanes() }
@@ -587,7 +587,7 @@ fn group(body: &Body) -> usize {
 /// Tells the code where each stream begins, given where its row does.
 ///
 /// # Safety
-/// The context has room for the phase's frame.
+/// The context can hold the phase's frame.
 unsafe fn point(context: *mut u8, parts: &[Shared<u8>], at: impl Fn(usize, *mut u8) -> *mut u8) {
     for (s, part) in parts.iter().enumerate() {
         // SAFETY: within the frame.

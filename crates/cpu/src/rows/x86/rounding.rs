@@ -1,5 +1,6 @@
-//! Rounding to bf16, nearest, ties to even, in as few instructions as the facts known of a value allow ([`Known`]).
-//! Values that are bf16 already are not rounded; NaNs are handled only where one could become a number.
+//! Rounding to bf16, nearest, ties to even, in as few instructions as the facts known of a value allow
+//! ([`Known`]). Values that are bf16 already are not rounded; NaNs are handled only where one could become a
+//! number.
 
 use super::assembler::op;
 use super::ir::{Ins, Known, Nans, Source, Value};
@@ -29,7 +30,7 @@ impl Builder<'_> {
         }
         let x = if self.nans(x) == Nans::Any { self.quiet(x) } else { x };
         if let Ins::Blend { mask, a, b } = self.body.code[x] {
-            // The upper half of a NaN that is told apart anyway is kept.
+            // The upper half of a NaN that is handled separately anyway is kept.
             let told = self.body.code[mask] == Ins::Two(op::CMP, b, b, Some(UNORDERED));
             if self.is_bf16(a) && told {
                 return x;

@@ -1,4 +1,5 @@
-//! Instruction selection: the operations of a phase on one vector of columns, as straight-line code in SSA form.
+//! Instruction selection: the operations of a phase on one vector of columns, as straight-line code in SSA
+//! form.
 
 use super::assembler::{Op as Instruction, Width, op};
 use super::ir::{Body, Ins, Known, Lookup, LookupSource, Nans, Source, Stream, Value};

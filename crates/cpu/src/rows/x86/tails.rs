@@ -1,5 +1,5 @@
-//! Columns in several contiguous runs, and tails, the columns at the end that fill no group. Runs are done
-//! one after the other if they are whole groups, else on copies that gather them.
+//! Columns in several contiguous runs, and tails, the columns at the end that fill no group. Runs are
+//! processed sequentially if they are whole groups, else on copies that gather them.
 
 use super::ir::{Source, Stream};
 use super::{BATCH, LANES, LINE, Machine, Phase, REST, point};
@@ -63,7 +63,7 @@ impl Machine {
     /// Puts the numbers of a row where the code finds those of the following ones as well.
     ///
     /// # Safety
-    /// The context has room for so many rows, and holds the numbers of the first.
+    /// The context can hold so many rows, and holds the numbers of the first.
     unsafe fn repeat(&self, phase: &Phase, w: &mut Worker, rows: usize) {
         let (table, n) = (phase.table(w.context.base()).cast::<u32>(), phase.slots.len());
         for row in 1..rows {
@@ -104,8 +104,8 @@ impl Machine {
         }
     }
 
-    /// The columns of `w.cols` of a row, `before` of the row's being done, on copies that bring their
-    /// stretches together.
+    /// The columns of `w.cols` of a row, `before` of the row's being done, on copies that compact their
+    /// stretches.
     ///
     /// # Safety
     /// As `Run::block`.
@@ -123,8 +123,8 @@ impl Machine {
             Source::Operand(o) if run.p.cols.last().is_some_and(|c| c.steps[o] != 0) => Some(o),
             _ => None,
         };
-        // SAFETY: the stretches are the operands', the context has room for their copies; the rest as for
-        // this function.
+        // SAFETY: the stretches are the operands', the context can hold their copies; the rest as for this
+        // function.
         unsafe {
             point(context, &w.parts, |s, part| match (&phase.streams[s], apart(&phase.streams[s])) {
                 (_, Some(_)) => phase.copy_of(context, s),
@@ -205,9 +205,9 @@ impl Machine {
         }
     }
 
-    /// The number of columns, from the pointers in the context, before those from which on results can be
-    /// written past the caches. None if columns are in no lane of their own: the lane that a number is added
-    /// to would depend on its place.
+    /// The number of columns, from the pointers in the context, before those from which on results can use
+    /// non-temporal stores. None if columns have no lane of their own: the lane that a number is added to
+    /// would depend on its place.
     ///
     /// # Safety
     /// The context points to columns.
@@ -248,8 +248,7 @@ impl Machine {
         let pointers = context.cast::<*mut u8>();
         let origins = pointers.wrapping_add(phase.streams.len());
         let copy = |s: usize| context.wrapping_add(frame.size.next_multiple_of(LINE) + s * REST);
-        // SAFETY: the context has room for the frame and a copy of each stream; rows kept have room for whole
-        // groups.
+        // SAFETY: the context can hold the frame and a copy of each stream; rows kept can hold whole groups.
         unsafe {
             let alive = std::slice::from_raw_parts_mut(context.add(frame.alive).cast::<u32>(), phase.group);
             alive.iter_mut().enumerate().for_each(|(i, a)| *a = if i < n { u32::MAX } else { 0 });

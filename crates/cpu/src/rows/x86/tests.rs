@@ -8,7 +8,7 @@ use headwater_core::expr::{Binary, Expr, Unary, input};
 use headwater_core::row::{Reduce, ReduceSpace, RowBuilder};
 use headwater_core::{DType, Tensor};
 
-/// Floats of all kinds: NaN, infinities, zeros of both signs, subnormals, and what lies between.
+/// Floats of all kinds: NaN, infinities, zeros of both signs, subnormals, and values between them.
 fn numbers(n: usize, seed: u32) -> Vec<f64> {
     // The second of the two NaNs would become -0 if it were rounded like a number.
     let nans = [f32::NAN, f32::from_bits(0x7FFF_FFFF)];
@@ -127,8 +127,8 @@ fn functions_have_the_bits_of_the_interpreter() {
     }
 }
 
-/// Rows of odd length that are written past the caches, from where a vector is aligned. Values that phases
-/// keep between them begin there in the middle of a group. And rows of more tiles than one call takes.
+/// Rows of odd length with non-temporal stores, from where a vector is aligned. Values that phases keep
+/// between them begin there in the middle of a group. And rows of more tiles than one call takes.
 #[test]
 fn long_rows_that_begin_anywhere_have_the_bits_of_the_interpreter() {
     let shapes: [&[usize]; 3] = [&[1201, 5001], &[20, 70_001], &[2, 12_288]];
@@ -156,8 +156,7 @@ fn long_rows_that_begin_anywhere_have_the_bits_of_the_interpreter() {
     }
 }
 
-/// Phases of long rows that read nothing but numbers of the row: their lanes are added up tile by tile as
-/// well.
+/// Phases of long rows that read only row values: their lanes are added up tile by tile as well.
 #[test]
 fn numbers_of_long_rows_are_summed_by_tiles() {
     for shape in [[2, 12_288 + 7], [20, 70_001]] {
@@ -171,7 +170,7 @@ fn numbers_of_long_rows_are_summed_by_tiles() {
     }
 }
 
-/// Answers of a byte each, more than a group of which lie before the first aligned vector.
+/// Answers of a byte each, more than a group of which are before the first aligned vector.
 #[test]
 fn bytes_of_long_rows_are_written_wherever_they_begin() {
     let shape: &[usize] = &[1801, 5001];
@@ -334,8 +333,8 @@ fn nans_stay_nans() {
     }
 }
 
-/// Numbers of the row stay what they are in rows of several tiles, of which the last is no whole number of
-/// groups.
+/// Numbers of the row stay what they are in rows of several tiles, of which the last is not a multiple of a
+/// group.
 #[test]
 fn numbers_of_the_row_last_to_its_end() {
     for shape in [[1, 150_000], [3, 9_000 + 16], [40, 96]] {

@@ -58,8 +58,8 @@ impl Program {
         // One row that is kept serves all.
         let steps = self.steps(&streams, 0).into_iter().map(|s| i32::try_from(s).ok());
         let steps: Vec<i32> = steps.collect::<Option<_>>()?;
-        // Each phase asks for a coming row of what has been read so far: memory is then busy all the time.
-        // That what is on its way already is asked for again pays as well, by measurement.
+        // Each phase prefetches a later row of the streams read so far: memory is then busy all the time.
+        // Repeating prefetches that are in flight pays as well, by measurement.
         let follows = |o: usize| self.rows.last().is_some_and(|r| r.steps[o] == col.size as isize);
         let ahead = |q: usize| -> Vec<usize> {
             let of = |s: &Stream| match s.source {
@@ -122,8 +122,8 @@ impl Machine {
                 w.parts.push(Shared(first));
             }
             let at = whole.past.filter(|_| low.is_multiple_of(whole.frame.vector)).unwrap_or(whole.into);
-            // SAFETY: the context has room for the frame; streams hold these rows; the code was written for
-            // just this.
+            // SAFETY: the context can hold the frame; streams hold these rows; the code was written for just
+            // this.
             unsafe {
                 point(context, &w.parts, |_, part| part);
                 *context.add(whole.frame.left).cast::<usize>() = w.rows.lens[stretch];

@@ -7,8 +7,8 @@ use headwater_core::{Graph, Tensor};
 use headwater_cpu::Cpu;
 use std::sync::Arc;
 
-/// Runs a graph on a device and returns its outputs. It runs also with larger workspaces than were asked for,
-/// as those that share their place are; that must not change a bit.
+/// Runs a graph on a device and returns its outputs. It runs also with larger workspaces than were requested,
+/// as those that share an offset have; that must not change a bit.
 pub fn run(device: &Cpu, graph: &Graph, inputs: &[Tensor]) -> headwater_core::Result<Vec<Tensor>> {
     let bindings = Bindings::simple(graph);
     let mut plan = plan(graph, &bindings, device.target())?;
@@ -31,7 +31,7 @@ pub fn run(device: &Cpu, graph: &Graph, inputs: &[Tensor]) -> headwater_core::Re
     Ok(outputs)
 }
 
-/// Bytes of workspace more than were asked for; no multiple of what threads share.
+/// Bytes of workspace more than were requested; not a multiple of what threads share.
 const MORE: usize = 64 * 1001 + 8;
 
 fn run_plan(
@@ -46,8 +46,8 @@ fn run_plan(
         plan.segments.iter().map(|s| alloc(s.bytes)).collect::<headwater_core::Result<_>>()?;
     let stream = device.stream()?;
     let mut loaded: Box<dyn Executable> = device.load(plan)?;
-    // Memory that nobody wrote must not matter, nor what a run leaves in scratch memory. Both hold no
-    // numbers, the latter after a run on such inputs. Integers may be indices, so they are always given.
+    // Memory that nobody wrote must not matter, nor what a run leaves in scratch memory. Both hold NaN, the
+    // latter after a run on such inputs. Integers may be indices, so they are always given.
     for real in [false, true] {
         for (segment, memory) in plan.segments.iter().zip(&memory) {
             stream.fill(memory, 0, segment.bytes, 0xff)?;
@@ -60,7 +60,7 @@ fn run_plan(
         }
         loaded.submit(stream.as_ref(), &memory, 0..plan.steps.len())?;
         let ran = stream.synchronize();
-        // Some operators refuse what is no number.
+        // Some operators refuse NaN.
         if real {
             ran?;
         }

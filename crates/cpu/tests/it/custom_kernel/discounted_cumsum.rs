@@ -1,4 +1,5 @@
-//! `mylib::discounted_cumsum`, the returns of reinforcement learning: a custom operator with a kernel for the CPU.
+//! `mylib::discounted_cumsum`, the returns of reinforcement learning: a custom operator with a kernel for the
+//! CPU.
 
 use headwater_core::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 use headwater_core::{Attrs, Tensor, ensure};
@@ -6,7 +7,8 @@ use headwater_cpu::element::{Float, Wide};
 use headwater_cpu::float_dtype;
 use headwater_cpu::kernels::{Kernel, contiguous, floats, no_workspace};
 
-/// `y[t] = x[t] + gamma · y[t − 1]` along the last dimension; with `reverse` from its end, which is the gradient.
+/// `y[t] = x[t] + gamma · y[t − 1]` along the last dimension; with `reverse` from its end, which is the
+/// gradient.
 pub static DISCOUNTED_CUMSUM: OpDef = OpDef {
     name: "discounted_cumsum",
     schemas: &["mylib::discounted_cumsum(Tensor self, float gamma, bool reverse=False) -> Tensor"],
