@@ -2,7 +2,7 @@
 
     python python/bench/overhead.py [compile] [step] [first] [turns]
 
-* `compile`: `torch.compile(backend="headwater")` beside eager mode and AOTAutograd's eager backend, in turns: a model of 200 small
+* `compile`: `torch.compile(backend="headwater")` beside eager mode and AOTAutograd's eager backend, alternately: a model of 200 small
   parameters, whose arithmetic is next to nothing.
 * `step`: the whole step of that model beyond its plan, guards of TorchDynamo included. Bar: 100 µs.
 * `first`: the first call of a 12-layer BERT beyond TorchDynamo's own time. Bar: 2.5 s.

@@ -202,7 +202,7 @@ class _Graph:
 
 
 class _Inductor:
-    """A graph compiled by Inductor at its first call, when its arguments are there."""
+    """A graph compiled by Inductor at its first call, when its arguments are known."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         self._graph = graph

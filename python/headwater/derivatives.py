@@ -31,7 +31,7 @@ torch.library.register_autograd("headwater::custom_vjp", _none, lib=_LIBRARY)
 
 #: Higher-order operators of dynamo's graphs that state a derivative.
 HIGHER_ORDER = frozenset(["autograd_function_apply", "register_hook"])
-#: Checkpoints: their bodies are part of the graph here, and what is computed again is the compiler's choice.
+#: Checkpoints: their bodies are part of the graph here, and what is recomputed is the compiler's choice.
 CHECKPOINT = "tag_activation_checkpoint"
 
 

@@ -40,7 +40,7 @@ def prepare(trainer: Any, *, amp: Amp = None, threads: Optional[int] = None, che
 
 
 class _Steps:
-    """The step of a trainer, made when its optimizer is there."""
+    """The step of a trainer, made when its optimizer exists."""
 
     def __init__(self, trainer: Any, amp: Amp, threads: Optional[int], check: bool) -> None:
         self._trainer, self._settings = trainer, (amp, threads, check)

@@ -27,7 +27,7 @@ def tensor(memory: mmap.mmap, dtype: torch.dtype, shape: Sequence[int], offset: 
 
 
 class Segments:
-    """The segments of a step's state, lent to it as it asks for them."""
+    """The segments of a step's state, lent to it as it requests them."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, mmap.mmap] = {}

@@ -420,7 +420,7 @@ def map(name: str, ours: str, **constants: Any) -> Mapping:
     results: the first ones.
 
     Its schema must be registered: load the extension first, or `torch.library.define` it. Raises `ValueError` for operators that
-    are not there, and for a signature that is not ours, with both schemas."""
+    do not exist, and for a signature that is not ours, with both schemas."""
     namespace, _, short = name.partition("::")
     try:
         theirs = getattr(getattr(torch.ops, namespace), short).default._schema

@@ -39,7 +39,7 @@ def after_step(optimizer: torch.optim.Optimizer) -> None:
 class Rule:
     """An optimizer of torch's by its settings and its state."""
 
-    #: Keys of a group that go into the settings, the rate apart.
+    #: Keys of a group that go into the settings, without the rate.
     settings: tuple[str, ...]
 
     def key(self, group: dict[str, Any]) -> tuple[Any, ...]:
@@ -151,7 +151,7 @@ class SGD(Rule):
         return (group["momentum"] != 0,)
 
     def done(self, state: Optional[dict[str, Any]]) -> int:
-        # torch tells the first step by the buffer that is not there yet.
+        # torch tells the first step by the missing buffer.
         return int(bool(state) and state.get("momentum_buffer") is not None)
 
 
@@ -175,7 +175,7 @@ RULES: dict[type, Rule] = {
 def rule(optimizer: torch.optim.Optimizer) -> Rule:
     """The rule of an optimizer.
 
-    Raises `Unsupported`, with all that stands in the way."""
+    Raises `Unsupported`, with all reasons."""
     if found := refusals(optimizer):
         raise Unsupported(found)
     return RULES[type(optimizer)]

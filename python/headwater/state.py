@@ -67,7 +67,7 @@ class State:
             segment, byte = self.step.places[(role, name)]
             return segments.tensor(self.step.segments[segment], like.dtype, like.shape, byte)
 
-        #: Tensors of torch's that lie in our memory, by name, with their views of it.
+        #: Tensors of torch's in our memory, by name, with their views of it.
         self._held: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         for name, t in tensors.items():
             role = "parameter" if isinstance(t, torch.nn.Parameter) else "buffer"
@@ -120,7 +120,7 @@ class State:
             for p, moments in zip(self.parameters, self._moments):
                 optimizer.state[p].update(moments)
         else:
-            # SGD's buffers are there from the first step on.
+            # SGD's buffers exist from the first step on.
             for p, moments in zip(self.parameters, self._moments):
                 if self._rule.done(optimizer.state.get(p)):
                     optimizer.state[p].update(moments)
@@ -148,7 +148,7 @@ class State:
         )
 
     def holds(self, made: Capture, args: Sequence[Any]) -> bool:
-        """True if the graph's tensors lie in our memory. Those that were moved elsewhere are taken back."""
+        """True if the graph's tensors are in our memory. Those that were moved elsewhere are taken back."""
         for i, name in made.state:
             t = args[i]
             if t.data_ptr() == self._addresses.get(name):

@@ -48,7 +48,7 @@ def compile_step(
     With `accumulate=n` each n-th call updates, with the mean of n gradients. A loop that counts itself calls
     `step.backward(*batch)` any number of times, whose gradients add up as `.grad` does, and then `step.update()`.
 
-    Parameters, buffers and moments lie where torch and plans both see them. The module, its `state_dict`, the optimizer's and
+    Parameters, buffers and moments are in memory that torch and plans share. The module, its `state_dict`, the optimizer's and
     its groups go on as they were: schedulers and code that writes rates work.
 
     With `check`, the first step is also computed in eager mode, without dropout in both: the loss and each gradient must agree

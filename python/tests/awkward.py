@@ -128,7 +128,7 @@ case("one_row", lambda m, x: x @ m.w + m.v, lambda: (x(1, 4, grad=True),))
 case("constant_result", lambda m, x: (torch.arange(4.0), x @ m.w))
 case("held_tensor", lambda m, x: x @ m.w + torch.tensor([1.0, 2.0, 3.0, 4.0]))
 
-# Gradients that are there, and those that are not.
+# Existing and missing gradients.
 case("unused_parameter", lambda m, x: x @ m.w)
 case("input_gradient", linear, lambda: (x(grad=True),))
 case("input_gradient_alone", linear, lambda: (x(grad=True),), mode=lambda m: m.requires_grad_(False))

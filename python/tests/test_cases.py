@@ -263,7 +263,7 @@ def test_which_results_get_cotangents_is_foreseen(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(backend._Half, "compute", counted)
     f = compiled(M(lambda m, x: (x @ m.w, (x * m.v).exp())))
-    # One forward pass for each backward pass, once the loop is known: always the first, then in turns.
+    # One forward pass for each backward pass, once the loop is known: always the first, then alternately.
     for pattern in ([0] * 6, [0, 1] * 5):
         counts = []
         for at in pattern:

@@ -61,7 +61,7 @@ class Two(torch.autograd.Function):
 
 
 class Reversed(torch.autograd.Function):
-    """The identity, whose gradient is turned round."""
+    """The identity, whose gradient has its sign flipped."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

@@ -123,5 +123,5 @@ def test_hooks_of_the_optimizers_step_are_called() -> None:
     for batch in batches(3):
         pair.both(*batch)
     pair.agree()
-    # Of both loops, one after the other.
+    # Of both loops, in sequence.
     assert seen == ["before", "after"] * 6

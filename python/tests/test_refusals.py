@@ -173,7 +173,7 @@ def test_tensors_that_a_program_cannot_take() -> None:
 
 
 def test_a_derivative_that_is_lost_is_found_by_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A function's own backward pass is gone.
+    # A function's own backward pass is missing.
     monkeypatch.setattr(derivatives, "_derived", lambda results, *rest: results)
     model = Odd("function")
     before = [p.detach().clone() for p in model.parameters()]

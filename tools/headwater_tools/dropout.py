@@ -49,7 +49,7 @@ class WithoutDropout(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def zero(self, args, kwargs, position):
-        """Sets the rate, which stands under its name or at `position`, to 0."""
+        """Sets the rate, which is given by its name or at `position`, to 0."""
         name = next((n for n in RATES if n in kwargs), None)
         if name is None and len(args) <= position:
             return args

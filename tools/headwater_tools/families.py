@@ -1,7 +1,7 @@
 """The nine model families of the goldens: tiny configurations with random weights.
 
 Every entry returns a module whose `forward` returns `(loss, logits)`, and example inputs. Dropout is 0 and everything is
-seeded, so a golden can be made again from this file alone:
+seeded, so a golden can be reproduced from this file alone:
 
     python -m headwater_tools.families goldens/
 """

@@ -3,7 +3,7 @@
     python -m headwater_tools.operators goldens/ops/             # all of them
     python -m headwater_tools.operators goldens/ops/ clamp qr    # the files named
 
-The cases stand in `operator_cases/`; `goldens/README.md` describes the files. An operator that the installed PyTorch
+The cases are in `operator_cases/`; `goldens/README.md` describes the files. An operator that the installed PyTorch
 lacks is skipped with a message, and its file stays as another version recorded it.
 """
 
@@ -57,7 +57,7 @@ class Cases:
         return torch.randn(shape, generator=self.generator, dtype=torch.complex128)
 
     def d(self, *shape):
-        """Distinct numbers in random order, a quarter apart at least: no ties, and no kink nearby but at 0."""
+        """Distinct numbers in random order, with a spacing of at least a quarter: no ties, and no kink nearby but at 0."""
         count = math.prod(shape)
         return ((torch.randperm(count, generator=self.generator) - count // 2 + 0.5) / 4).double().view(shape)
 

@@ -147,7 +147,7 @@ def main():
 
     patterns = dict(KNOWN)
     patterns |= {p: p for p in (w.replace("␣", " ") for w in GRAMMAR.split())}
-    # Pieces put together by chance.
+    # Random concatenations of pieces.
     draw = random.Random(1)
     atoms = [r"\w", r"\s", r"\b", r"\B", "^", "$", ".", "a", "b", r"\p{L}", r"[^\w]", r"\d", r"[[:alpha:]]", r"\R", "(?=b)",
              "(?<=a)", r"(?!\s)", r"(?i:k)", "(?:ab|a)", r"\p{Punct}", r"[\s\w]", r"\z", r"\A", " ", r"\n"]

@@ -210,7 +210,7 @@ class Run:
 
 
 class Gathered:
-    """Argument tuples of batches, made when they are asked for."""
+    """Argument tuples of batches, made on demand."""
 
     def __init__(self, samples, order):
         self.samples, self.order = samples, order

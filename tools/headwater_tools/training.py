@@ -27,7 +27,7 @@ class Optimizer:
     end: the share of the learning rate that linear, cosine, polynomial and restarts end at.
     groups: parameters with settings of their own, as `[[groups]]` of docs/settings.md has them:
         [{"parameters": "encoder.*", "lr": 1e-5}, {"parameters": "*.bias", "weight_decay": 0.0}]. A parameter is of the first group
-        whose pattern is its name, `*` standing for any characters. A group's `lr` follows the schedule in proportion.
+        whose pattern is its name, `*` matching any characters. A group's `lr` follows the schedule in proportion.
     accumulate: a step averages the gradients of so many batches.
     autocast: the low precision of `torch.autocast`, such as "bfloat16". Headwater compares no such curve with its own.
     """

@@ -38,7 +38,7 @@ class Truth:
 
 
 def lift(value):
-    """The value with floating-point tensors and dtypes turned to float64. Tensors are copied, everything else is kept."""
+    """The value with floating-point tensors and dtypes converted to float64. Tensors are copied, everything else is kept."""
     if isinstance(value, torch.Tensor):
         return value.detach().to(LIFTED.get(value.dtype, value.dtype), copy=True)
     return LIFTED.get(value, value)

@@ -55,7 +55,7 @@ class WideClamp(torch.autograd.Function):
 
 
 class ScaledProduct(torch.autograd.Function):
-    """Two inputs, saved tensors, one gradient that is not wanted."""
+    """Two inputs, saved tensors, one gradient that is not requested."""
 
     @staticmethod
     def forward(ctx, x, w, factor):
@@ -454,7 +454,7 @@ class Tied(nn.Module):
 
 
 class Half(nn.Module):
-    """Weights of 16 bits, casts of its own, and arithmetic that asks for dtypes."""
+    """Weights of 16 bits, casts of its own, and arithmetic that requests dtypes."""
 
     def __init__(self, dtype):
         super().__init__()

@@ -120,7 +120,7 @@ def test_operators_are_registered_rightly(packages, dtype):
     x, weight = random(2, 3, 8, dtype=dtype), random(8, dtype=dtype)
     opcheck(ops.headwater_add.add.default, (x, random(2, 3, 8, dtype=dtype)))
     opcheck(ops.headwater_rms_norm.rms_norm.default, (x, weight, 1e-6))
-    # Gradients can be differentiated once, so none of their operands asks for it.
+    # Gradients can be differentiated once, so none of their operands requests it.
     x, weight = x.detach(), weight.detach()
     rstd = rms_norm(x, weight, 1e-6)[1]
     for library in (ops.headwater_rms_norm, ops.headwater_rms_norm_grad):
@@ -346,7 +346,7 @@ def refused(call, *parts):
 @pytest.mark.parametrize(
     ("operator", "chip", "soc", "shapes", "old"),
     [
-        # 1003 elements are no whole blocks: 310P reads and writes behind them.
+        # 1003 elements are not a multiple of a block: 310P reads and writes past them.
         ("add", "310p", "Ascend310P3", ["1003"], True),
         ("rms_norm", "910b1", "Ascend910B1", ["64x64", "67x256"], False),
         ("rms_norm_grad", "310p", "Ascend310P3", ["67x256"], True),

@@ -293,7 +293,7 @@ def test_groups_and_accumulation_are_those_of_torch(tmp_path):
     run = json.loads(metadata["train"])
     assert (run["groups"], run["accumulate"]) == (groups, 3)
     assert json.loads(metadata["optimizer"])["groups"] == groups
-    # A frozen parameter's group comes first, and weight decay of a group stands whatever `decay` says.
+    # A frozen parameter's group comes first, and weight decay of a group is kept whatever `decay` says.
     assert json.loads(metadata["no_decay"]) == ["body.bias"]
 
     by_hand, expected = Two(), []

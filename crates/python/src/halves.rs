@@ -1,5 +1,5 @@
-//! Forward and backward passes of a graph on memory that Python lends for each call: `core::callable` behind
-//! a `torch.autograd.Function`.
+//! Forward and backward passes of a graph on memory that Python lends for each call: `core::callable` for a
+//! `torch.autograd.Function`.
 
 use crate::check::{self, Compared, Verdict};
 use crate::device::device;
@@ -185,7 +185,8 @@ fn strs(names: &[String]) -> Vec<&str> {
     names.iter().map(String::as_str).collect()
 }
 
-/// A graph with the gradients of `wanted` inputs for cotangents of `outputs`, or its forward pass alone if there are none.
+/// A graph with the gradients of `wanted` inputs for cotangents of `outputs`, or its forward pass alone if
+/// there are none.
 fn options<'a>(outputs: &'a [&'a str], wanted: &'a [&'a str]) -> Options<'a> {
     let alone = outputs.is_empty() || wanted.is_empty();
     Options {

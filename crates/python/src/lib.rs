@@ -1,7 +1,7 @@
 //! The Python module `headwater._headwater`: the part of the package that computes. `python/headwater` is the
 //! rest of it.
 //!
-//! A forward graph arrives as PyTorch's JSON, tensors by their addresses. State lies in memory that Python
+//! A forward graph arrives as PyTorch's JSON, tensors by their addresses. State is in memory that Python
 //! lends, so PyTorch sees the bytes that plans write. Nothing of PyTorch is linked. Every call goes through
 //! [`error::guarded`]: the interpreter lock is free while it runs, errors become exceptions with their code,
 //! and a panic becomes a `RuntimeError`.

@@ -64,9 +64,9 @@ struct Lent {
 unsafe impl Send for Lent {}
 
 // SAFETY: tensors are as the caller of `lent` promises. A mapping is never closed or resized while `owner`
-// lives, and was zeroed by the system. PyTorch's tensors lie in it, and are read and written by Python code.
-// `Step` works on it only inside of its methods, which wait for the work that they submit; a script that
-// writes a model's weights from another thread meanwhile races, as it does with PyTorch's own.
+// lives, and was zeroed by the system. PyTorch's tensors are stored in it, and are read and written by Python
+// code. `Step` works on it only inside of its methods, which wait for the work that they submit; a script
+// that writes a model's weights from another thread meanwhile races, as it does with PyTorch's own.
 unsafe impl Foreign for Lent {
     fn memory(&self) -> NonNull<[u8]> {
         self.memory

@@ -47,7 +47,8 @@ impl Scaler {
         (state.scale, state.counter)
     }
 
-    /// Goes on from a state that was read before; HW-R004 for a scale by which nothing can be multiplied and divided again.
+    /// Goes on from a state that was read before; HW-R004 for a scale by which nothing can be multiplied and
+    /// divided again.
     fn resume(&self, py: Python, scale: f64, counter: u32) -> PyResult<()> {
         guarded(py, || {
             if !(scale.is_finite() && scale > 0.0) {

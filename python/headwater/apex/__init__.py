@@ -34,7 +34,7 @@ def install(devices: Sequence[str] = ()) -> None:
     """Puts this package under the name `apex`.
 
     `devices`, of "npu" and "cuda", makes these names mean the CPU in the whole process, which is printed: see
-    `headwater.apex.devices`. Without it, calls for devices that are not there fail as before."""
+    `headwater.apex.devices`. Without it, calls for missing devices fail as before."""
     if devices:
         from headwater.apex.devices import as_cpu
 

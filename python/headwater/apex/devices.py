@@ -1,4 +1,4 @@
-"""Names of devices that are not there, read as the CPU: for scripts that say `.npu()` or `device="cuda:0"`.
+"""Names of missing devices, read as the CPU: for scripts that say `.npu()` or `device="cuda:0"`.
 
 Only on request, and printed: who compares an NPU with a CPU must not compare the CPU with itself."""
 

@@ -46,7 +46,7 @@ def BN_convert_float(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def convert_network(network: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """A module in another dtype, batch norm with weights apart."""
+    """A module in another dtype, batch norm with separate weights."""
     _to_low(network, dtype, True)
     return network
 

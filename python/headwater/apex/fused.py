@@ -75,7 +75,7 @@ class Fused(Optimizer):
         raise NotImplementedError
 
     def _moments(self, params: Tensors, *names: str, fill: float = 0.0) -> list[Tensors]:
-        """State of the size of each parameter, made where it is not there."""
+        """State of the size of each parameter, created where missing."""
         found: list[Tensors] = [[] for _ in names]
         for p in params:
             state = self.state[p]

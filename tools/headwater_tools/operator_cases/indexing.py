@@ -10,8 +10,8 @@ def indexing(c):
     c("index.Tensor", c.f(4, 5), [one])
     c("index.Tensor", c.f(4, 5), [None, two])
     c("index.Tensor", c.f(4, 5), [two, torch.tensor([4, 0])])
-    c("index.Tensor", c.f(4, 5, 3), [one, None, torch.tensor([0, 1, 1])])  # apart: the indexed dimension comes first
-    c("index.Tensor", c.f(2, 4, 5), [None, one, torch.tensor([0, 1, 1])])  # together: it stays in place
+    c("index.Tensor", c.f(4, 5, 3), [one, None, torch.tensor([0, 1, 1])])  # separated by a slice: the indexed dimension comes first
+    c("index.Tensor", c.f(2, 4, 5), [None, one, torch.tensor([0, 1, 1])])  # adjacent: it stays in place
     c("index.Tensor", c.f(4, 5), [torch.tensor(2)])
     c("index.Tensor", c.f(4, 5), [torch.zeros(0, dtype=I64)])
     c("index.Tensor", c.f(4, 3), [torch.tensor([True, False, True, True])])
@@ -156,7 +156,7 @@ def without_nan(c):
 
 
 def ties(c):
-    """Numbers that lie on a bound, or beside an equal one."""
+    """Numbers on a bound, or beside an equal one."""
     at = torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0, float("nan")], dtype=F64)
     low, high = torch.full((6,), -0.5, dtype=F64), torch.full((6,), 0.5, dtype=F64)
     c("clamp.Tensor", at, low, high)

@@ -213,7 +213,7 @@ def alignments(c):
     frames, lengths = torch.tensor([6, 4, 5]), torch.tensor([3, 1, 3])
 
     def x():
-        return c.fixed(torch.log_softmax(c.f(6, 3, 4), 2))  # PyTorch's gradient is that behind a log_softmax
+        return c.fixed(torch.log_softmax(c.f(6, 3, 4), 2))  # PyTorch's gradient is that after a log_softmax
 
     for reduction in (0, 1, 2):
         c("ctc_loss.Tensor", x(), targets, frames, lengths, 0, reduction)
@@ -222,7 +222,7 @@ def alignments(c):
     for zero in (False, True):
         c("ctc_loss.Tensor", x(), targets, torch.tensor([3, 1, 2]), lengths, 0, 0, zero)  # too few frames
     c("ctc_loss.IntList", c.fixed(torch.log_softmax(c.f(5, 4), 1)), torch.tensor([1, 2]), [5], [2])
-    joined = torch.tensor([1, 1, 2, 3, 2, 1])  # one sequence's behind the other's
+    joined = torch.tensor([1, 1, 2, 3, 2, 1])  # concatenated over the sequences
     for reduction in (0, 1):
         c("ctc_loss.IntList", x(), joined, [6, 4, 5], [3, 1, 2], 0, reduction)
         c("ctc_loss.Tensor", x(), joined, frames, torch.tensor([3, 0, 3]), 0, reduction)

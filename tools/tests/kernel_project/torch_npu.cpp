@@ -1,5 +1,6 @@
-// A stand-in for libtorch_npu.so on a machine without NPU: the memory of PyTorch's CPU tensors is device memory of the
-// stand-in for CANN, so an extension may pass their addresses to kernels, which the simulator runs.
+// A stand-in for libtorch_npu.so on a machine without NPU: the memory of PyTorch's CPU tensors is device
+// memory of the stand-in for CANN, so an extension may pass their addresses to kernels, which the simulator
+// runs.
 #include "torch_npu/csrc/core/npu/NPUStream.h"
 #include "torch_npu/csrc/framework/OpCommand.h"
 
