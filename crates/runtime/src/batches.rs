@@ -1,10 +1,10 @@
-//! Numbers of a run's batches. A step takes `lanes · accumulate` of them; batch `i` of lane `l` of step `s` has the
-//! number `(s · lanes + l) · accumulate + i`, counted through the run. The number decides a batch's samples, its
-//! random numbers and its length, so nothing depends on which rank computes it.
+//! Numbers of a run's batches. A step takes `lanes · accumulate` of them; batch `i` of lane `l` of step `s`
+//! has the number `(s · lanes + l) · accumulate + i`, counted through the run. The number decides a batch's
+//! samples, its random numbers and its length, so nothing depends on which rank computes it.
 
 use std::ops::Range;
 
-/// Batches of a step: lanes, and batches that a lane adds up one after the other.
+/// Batches of a step: lanes, and batches that a lane adds up sequentially.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batches {
     lanes: u64,

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Calls of such libraries that run now: panics of theirs are not printed.
 static QUIET: AtomicUsize = AtomicUsize::new(0);
 
-/// The result of `f`; a panic in it, which some files cause, is `None`. It may come from a thread of the library, so that all
-/// threads keep silent meanwhile.
+/// The result of `f`; a panic in it, which some files cause, is `None`. It may come from a thread of the
+/// library, so that all threads keep silent meanwhile.
 pub(crate) fn unless_panic<T>(f: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

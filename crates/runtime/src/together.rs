@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 /// The values of all ranks, in their order.
 ///
 /// # Errors
-/// `Device` if a rank is gone, or sends something else.
+/// `Device` if a rank is lost, or sends something else.
 pub(crate) fn gather<T: Serialize + DeserializeOwned>(ranks: &dyn Transport, own: &T) -> Result<Vec<T>> {
     let strange = |rank: usize, e: serde_json::Error| {
         let message = format!("{} has sent something else than was asked: {e}", ranks.named(rank));
@@ -21,11 +21,12 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(ranks: &dyn Transport, own
     all.iter().enumerate().map(read).collect()
 }
 
-/// The values of all ranks, if each has one. Otherwise the ranks leave each other, and all end: with the error of the
-/// first that has one.
+/// The values of all ranks, if each has one. Otherwise the ranks leave each other, and all end: with the
+/// error of the first that has one.
 ///
 /// # Errors
-/// On rank 0 its own error, or what `told` makes of another rank's, which is named; `AsRankZero` on the others.
+/// On rank 0 its own error, or what `told` makes of another rank's, which is named; `AsRankZero` on the
+/// others.
 pub(crate) fn all<T: Serialize + DeserializeOwned>(
     ranks: &dyn Transport,
     own: Result<T>,

@@ -118,7 +118,8 @@ fn safetensors() {
     });
 }
 
-/// Lets panics of this workspace print their messages alone: one inside a decoder is caught, and becomes an error.
+/// Lets panics of this workspace print their messages alone: one inside a decoder is caught, and becomes an
+/// error.
 fn silence_decoders() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

@@ -28,7 +28,7 @@ fn config(dir: &Path) -> TrainConfig {
     config
 }
 
-/// The process that is killed: trains from wherever the directory stands.
+/// The process that is killed: resumes from the state of the directory.
 fn train(dir: &Path) {
     let (graph, weights) = (common::graph(4, 0.2), common::weights());
     let model = SessionModel { graph: &graph, weights: &weights };

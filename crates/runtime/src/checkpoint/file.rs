@@ -1,5 +1,5 @@
-//! Files of a checkpoint: written once, by one process or in parts by several, hashed on the way, and brought to
-//! disk before they count.
+//! Files of a checkpoint: written once, by one process or in parts by several, hashed on the way, and brought
+//! to disk before they count.
 
 use super::manifest::Written;
 use super::pieces::{Hashes, PIECE};
@@ -73,8 +73,8 @@ impl<S> Image<S> {
         Ok(Image { header, entries, bytes })
     }
 
-    /// Writes the bytes of `part`, which begins with a piece, one tensor in memory at a time, and brings them to disk.
-    /// Returns the hash of each piece.
+    /// Writes the bytes of `part`, which begins with a piece, one tensor in memory at a time, and brings them
+    /// to disk. Returns the hash of each piece.
     pub fn write(
         &self,
         disk: Disk,

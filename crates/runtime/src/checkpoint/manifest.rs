@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The format that is written: a hash for each piece of a file, whoever has written it.
+/// The format that is written: a hash for each piece of a file, whatever program wrote it.
 const FORMAT: &str = "headwater-checkpoint-2";
 /// One that is still read: a hash for each file.
 const WHOLE: &str = "headwater-checkpoint-1";

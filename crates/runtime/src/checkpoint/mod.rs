@@ -4,16 +4,16 @@
 //! |---|---|
 //! | `model.safetensors` | parameters (their f32 masters, where they have such) and persistent buffers under their PyTorch names, tied ones under each name: what `load_state_dict` takes |
 //! | `state.safetensors` | moments as `exp_avg.<parameter>`, buffers that are not persistent |
-//! | `ema.safetensors` | where the settings ask for it: the model's file with averaged parameters, in f32 or wider |
+//! | `ema.safetensors` | if the settings request it: the model's file with averaged parameters, in f32 or wider |
 //! | `progress.json` | steps done, optimizer steps applied, loss scales, what evaluations have shown, settings |
 //! | `manifest.json` | size of each of these, and SHA-256 of each piece of 8 MiB |
 //!
-//! The files are the same whatever the number of ranks that write them ([`share`]). Those of format 1, which had one hash for
-//! each file, are still read. A checkpoint is written under another name, brought to disk file by file, and then renamed, which is
-//! atomic. A kill or a full disk at any moment leaves the earlier checkpoints whole, and whatever else is
-//! left is removed by the next run. A damaged checkpoint is renamed to `damaged-step-<n>`. A run that cannot
-//! go on saves `diverged-step-<n>`. Neither is resumed from, nor ever removed. `best-step-<n>` is that of the
-//! best evaluation, of which there is one.
+//! The files are the same whatever the number of ranks that write them ([`share`]). Those of format 1, which
+//! had one hash for each file, are still read. A checkpoint is written under another name, brought to disk
+//! file by file, and then renamed, which is atomic. A kill or a full disk at any moment leaves the earlier
+//! checkpoints whole, and whatever else is left is removed by the next run. A damaged checkpoint is renamed
+//! to `damaged-step-<n>`. A run that cannot go on saves `diverged-step-<n>`. Neither is resumed from, nor
+//! ever removed. `best-step-<n>` is that of the best evaluation, of which there is one.
 
 mod file;
 mod manifest;
@@ -47,7 +47,7 @@ pub(crate) use share::{Ask, follow};
 
 const MODEL: &str = "model.safetensors";
 const STATE: &str = "state.safetensors";
-/// Weights averaged over the run, if its settings ask for them.
+/// Weights averaged over the run, if its settings request them.
 pub const AVERAGE: &str = "ema.safetensors";
 const PROGRESS: &str = "progress.json";
 const MANIFEST: &str = "manifest.json";
@@ -163,7 +163,7 @@ impl Store {
     /// Removes all checkpoints of a directory, if no run is saving there.
     ///
     /// # Errors
-    /// `Checkpoint` if another run is saving there, or if something is there that no run writes: nothing is
+    /// `Checkpoint` if another run is saving there, or if there is something that no run writes: nothing is
     /// removed then. `Io`.
     pub fn clear(dir: &Path) -> Result<()> {
         if !dir.exists() {
@@ -208,8 +208,8 @@ impl Store {
         make_dir(dir)?;
         let path = dir.join(LOCK);
         let lock = File::options().create(true).append(true).open(&path).map_err(Error::io(&path))?;
-        // A file system without locks protects nobody, but is no reason not to train.
-        // A child process that is just being started shares the lock until it runs its own program: try again.
+        // A file system without locks protects nobody, but is no reason not to train. A child process that is
+        // just being started shares the lock until it runs its own program: try again.
         let mut tries = 20;
         while let Err(TryLockError::WouldBlock) = lock.try_lock() {
             tries -= 1;
@@ -219,7 +219,7 @@ impl Store {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         let store = Store { dir: dir.to_owned(), keep: keep.max(1), _lock: lock, disk: Disk::default() };
-        // Left behind by a run that was killed while saving or removing.
+        // Left over from a run that was killed while saving or removing.
         for (name, path) in entries(dir)?.into_iter().filter(|(_, path)| path.is_dir()) {
             if name.starts_with(TEMPORARY) {
                 fs::remove_dir_all(&path).map_err(Error::io(&path))?;
@@ -277,7 +277,7 @@ impl Store {
         Ok(end)
     }
 
-    /// Makes sure that the disk has room for a checkpoint of a session.
+    /// Makes sure that the disk has space for a checkpoint of a session.
     ///
     /// # Errors
     /// `Checkpoint` if it has not. A file system that does not say how much is free is taken to have enough.
@@ -338,7 +338,7 @@ impl Store {
         files.insert(PROGRESS.to_string(), write_json(self.disk, &dir.join(PROGRESS), progress)?);
         write_json(self.disk, &dir.join(MANIFEST), &Manifest::new(progress.step, self.disk.piece, files))?;
         sync_dir(dir)?;
-        // One of the same step stays until the new one stands in its place, whatever happens in between.
+        // One of the same step stays until the new one has replaced it, whatever happens in between.
         let name = end.file_name().unwrap_or_default().to_string_lossy();
         let before = self.dir.join(format!("{REPLACED}{name}"));
         let replaces = end.exists();
@@ -380,7 +380,7 @@ impl Store {
 /// Writes this rank's part of a checkpoint that rank 0 saves.
 ///
 /// # Errors
-/// As [`Store::save`]; all ranks end together, and rank 0 says why.
+/// As [`Store::save`]; all ranks end at the same step, and rank 0 says why.
 pub(crate) fn assist(state: Snapshot) -> Result<()> {
     assist_on(Disk::default(), state)
 }
@@ -413,7 +413,7 @@ pub struct Snapshot<'a> {
     pub progress: &'a Progress,
     /// The averaged weights, where there are any.
     pub average: Option<&'a Average>,
-    /// The ranks that write it together, each its part; all have the same state.
+    /// The ranks that write it jointly, each its part; all have the same state.
     pub ranks: Option<&'a dyn Transport>,
 }
 
@@ -481,7 +481,7 @@ fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(all)
 }
 
-/// Makes a directory that does not exist, so that it is there after a loss of power too.
+/// Makes a directory that does not exist, so that it survives a loss of power.
 fn make_dir(dir: &Path) -> Result<()> {
     if dir.is_dir() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Pieces of a file: ranges of equal length with a hash each, so that several ranks can write and verify a file together.
+//! Pieces of a file: ranges of equal length with a hash each, so that several ranks can share writing and
+//! verifying a file.
 
 use sha2::{Digest, Sha256};
 use std::ops::Range;

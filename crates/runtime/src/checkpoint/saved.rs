@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub struct Checkpoint {
     pub(super) path: PathBuf,
     pub(super) progress: Progress,
-    /// This rank's pieces, where several have verified it together.
+    /// This rank's pieces, where several have shared its verification.
     pub(super) held: Option<Arc<Held>>,
 }
 
@@ -94,9 +94,9 @@ impl Checkpoint {
         &self.progress
     }
 
-    /// Puts every tensor back into a session of the same model and optimizer, and averaged weights where the settings ask
-    /// for them; a checkpoint of a run without any leaves the average to begin anew. Ranks that have verified it together do so
-    /// together, once.
+    /// Puts every tensor back into a session of the same model and optimizer, and averaged weights if the
+    /// settings request them; a checkpoint of a run without any leaves the average to start again. Ranks that
+    /// shared its verification restore it jointly, once.
     ///
     /// # Errors
     /// `Checkpoint` if names, dtypes or shapes differ.
@@ -154,7 +154,7 @@ impl Checkpoint {
         self.held.as_ref().map_or_else(|| self.path.join(AVERAGE).exists(), |held| held.has(AVERAGE))
     }
 
-    /// The tensors of a file, one after the other; `begin` is told their number before.
+    /// The tensors of a file, in order; `begin` receives their number first.
     fn each(
         &self,
         file: &str,

@@ -1,5 +1,5 @@
-//! A checkpoint in parts: each rank writes a range of every file, the next one reads it back, and when a run goes on, each
-//! reads its own pieces and gives them to the others.
+//! A checkpoint in parts: each rank writes a range of every file, the next one reads it back, and when a run
+//! goes on, each reads its own pieces and gives them to the others.
 
 use super::file::{Disk, Image};
 use super::manifest::{Manifest, Written};
@@ -18,11 +18,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The files of tensors, written into a new directory. With others, each rank calls this: rank 0 gives the directory, or
-/// why there is none.
+/// The files of tensors, written into a new directory. With others, each rank calls this: rank 0 gives the
+/// directory, or why there is none.
 ///
 /// # Errors
-/// `Checkpoint` and `Io`. Ranks end together: see [`all`].
+/// `Checkpoint` and `Io`. Ranks succeed or fail jointly: see [`all`].
 pub(super) fn write(
     disk: Disk,
     state: Snapshot,
@@ -67,7 +67,8 @@ pub(super) fn write(
     });
     let written = all(ranks, written, told)?;
     let images = made?;
-    // Each part is read by another rank than the one that has written it: a hash of what was meant proves nothing.
+    // Each part is read by another rank than the one that has written it: a hash of what was meant proves
+    // nothing.
     let other = (rank + count - 1) % count;
     let read =
         |(name, image): &(&str, Image<Source>)| read_back(disk, &dir.join(name), part(other, image.bytes));
@@ -94,7 +95,7 @@ pub(super) fn write(
     Ok(files)
 }
 
-/// The hashes of a part of a file, as it lies on disk.
+/// The hashes of a part of a file, as stored on disk.
 fn read_back(disk: Disk, path: &Path, part: Range<u64>) -> Result<Vec<String>> {
     if part.is_empty() {
         return Ok(Vec::new());
@@ -181,7 +182,7 @@ pub(super) fn verify_with(
     verify(ranks, &path, &files, piece)
 }
 
-/// Reads this rank's pieces, and hears of the others'.
+/// Reads this rank's pieces, and receives the others'.
 ///
 /// # Errors
 /// `Checkpoint` if any piece is not what was written, `Ranks` if a rank cannot read its own.
@@ -228,7 +229,8 @@ fn verify(ranks: &Arc<dyn Transport>, path: &Path, files: &[(String, Written)], 
     }
 }
 
-/// A rank's pieces of a file: every piece whose number has the rank as its rest. The inner error: what differs.
+/// A rank's pieces of a file: every piece whose number has the rank as its rest. The inner error: what
+/// differs.
 fn read_own(
     path: &Path,
     written: &Written,
@@ -261,7 +263,8 @@ fn read_own(
     Ok(Ok(out))
 }
 
-/// This rank's pieces of a checkpoint's files, verified. They are given to all when the files are read, and are gone then.
+/// This rank's pieces of a checkpoint's files, verified. They are sent to all when the files are read, and
+/// freed then.
 pub(super) struct Held {
     ranks: Arc<dyn Transport>,
     piece: u64,
@@ -288,11 +291,11 @@ impl Held {
         pieces.values().flatten().map(Vec::len).sum()
     }
 
-    /// Gives the tensors of a file to `take` as they arrive, and their number to `begin` before. All ranks read the same
-    /// files in the same order. A rank that takes no more still gives its pieces to the others.
+    /// Gives the tensors of a file to `take` as they arrive, and their number to `begin` before. All ranks
+    /// read the same files in the same order. A rank that takes no more still gives its pieces to the others.
     ///
     /// # Errors
-    /// The first of `begin` and `take`; `Checkpoint` if it is no file of tensors; `Device` if a rank is gone.
+    /// The first of `begin` and `take`; `Checkpoint` if it is no file of tensors; `Device` if a rank is lost.
     pub fn each(
         &self,
         path: &Path,
@@ -326,12 +329,13 @@ struct Arriving {
     /// Bytes from `at` on that were not taken yet.
     bytes: Vec<u8>,
     at: usize,
-    /// Tensors that were not taken yet, with the place of their bytes in the file; `None` before the header has come.
+    /// Tensors that were not taken yet, with the place of their bytes in the file; `None` before the header
+    /// has come.
     tensors: Option<std::vec::IntoIter<(String, TensorType, Range<usize>)>>,
 }
 
 impl Arriving {
-    /// Takes all that is there.
+    /// Takes all that has been read.
     fn take(
         &mut self,
         begin: &mut dyn FnMut(usize) -> Result<()>,
@@ -360,7 +364,7 @@ impl Arriving {
     }
 }
 
-/// The tensors of a file by the place of their bytes, once its header is there.
+/// The tensors of a file by the place of their bytes, once its header is complete.
 fn header(bytes: &[u8]) -> Result<Option<Vec<(String, TensorType, Range<usize>)>>, String> {
     let Some((begin, metadata)) = safetensors_header(bytes)? else { return Ok(None) };
     let mut tensors = Vec::new();

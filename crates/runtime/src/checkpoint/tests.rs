@@ -141,7 +141,7 @@ fn foreign_files_of_our_names_are_left_alone() {
         names(dir.path()),
         [".old-step-00000007", ".tmp-step-9", "step-00000001", "step-00000009", "step-9"]
     );
-    // Not to be emptied while something stands there that no run writes.
+    // Not to be emptied while it holds something that no run writes.
     let e = Store::clear(dir.path()).unwrap_err();
     assert!(e.to_string().contains("`step-9` is nothing that a run writes"), "{e}");
     fs::remove_file(dir.path().join("step-9")).unwrap();

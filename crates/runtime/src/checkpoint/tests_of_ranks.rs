@@ -1,4 +1,4 @@
-//! Checkpoints that several ranks write and read together.
+//! Checkpoints that several ranks write and read jointly.
 
 use super::tests::{names, open_full, progress, session, value};
 use super::*;

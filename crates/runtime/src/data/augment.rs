@@ -1,5 +1,5 @@
-//! Random changes of images in training: a crop out of the image with a border around it, and a flip. What happens to a
-//! sample follows from the run's seed, the epoch and the sample's number alone.
+//! Random changes of images in training: a crop out of the image with a border around it, and a flip. What
+//! happens to a sample follows from the run's seed, the epoch and the sample's number alone.
 
 use super::{AugmentConfig, Column, Feed};
 use crate::error::{Error, Result};
@@ -41,7 +41,7 @@ struct Draw {
 }
 
 impl Augment {
-    /// Changes of these feeds from these columns, if the settings ask for any.
+    /// Changes of these feeds from these columns, if the settings request any.
     ///
     /// # Errors
     /// `Config` for settings out of range, and for inputs that are no images of one size.

@@ -55,8 +55,8 @@ fn holder(
     place(true).or_else(|| place(false))
 }
 
-/// An error of a program, with the sample it is due to where a value of the data is out of range. `samples`: those
-/// of the batch, by their position in the file.
+/// An error of a program, with the sample it is due to where a value of the data is out of range. `samples`:
+/// those of the batch, by their position in the file.
 pub fn located(e: Error, feeding: &Feeding, batch: &Batch, samples: &[u32]) -> Error {
     let Error::Core(mut core) = e else { return e };
     if core.code == Code::Value

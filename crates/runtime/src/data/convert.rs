@@ -1,4 +1,5 @@
-//! Conversion of data to the dtype a model wants: only where every value of the source type is kept exactly.
+//! Conversion of data to the dtype a model expects: only where every value of the source type is kept
+//! exactly.
 
 use headwater_core::{Class, DType, Tensor, TensorType};
 
@@ -95,7 +96,7 @@ mod tests {
                     Class::Float => vec![from.max_value(), -from.max_value(), 1.0 + from.epsilon(), 0.1],
                     _ => {
                         let (low, high) = from.int_range();
-                        // i64 goes to nothing but itself, so f64 holds all of these.
+                        // i64 converts only to itself, so f64 holds all of these.
                         vec![low as f64, high as f64, high as f64 - 1.0]
                     }
                 };

@@ -1,7 +1,7 @@
 //! Feeding of a model from a data set: the shapes it is bound to, and the column of each input.
 //!
-//! Samples of several lengths are stored padded to one length. With buckets a batch is cut to the smallest bound that
-//! its longest sample fits, and the model is bound to that length.
+//! Samples of several lengths are stored padded to one length. With buckets a batch is cut to the smallest
+//! bound that its longest sample fits, and the model is bound to that length.
 
 use super::augment::Augment;
 use super::{AugmentConfig, Buckets, DataConfig, Dataset, Feed, LastBatch, Order, Sampler, loader};
@@ -79,12 +79,12 @@ struct Cut {
 }
 
 impl Feeding {
-    /// Matches inputs of a model, as it was exported, with a data set. Where the shapes differ, `types` binds the model
-    /// to those of the data. `batch`: samples in a batch, by default as exported.
+    /// Matches inputs of a model, as it was exported, with a data set. Where the shapes differ, `types` binds
+    /// the model to those of the data. `batch`: samples in a batch, by default as exported.
     ///
     /// # Errors
-    /// As [`super::feeds`]; `Rebind` if the model takes no such batch; `Config` for buckets of a data set without
-    /// lengths, or with bounds that make no sense.
+    /// As [`super::feeds`]; `Rebind` if the model takes no such batch; `Config` for buckets of a data set
+    /// without lengths, or with bounds that make no sense.
     pub fn new(
         data: Arc<Dataset>,
         settings: &DataConfig,
@@ -196,8 +196,8 @@ impl Feeding {
         Ok(Feeding { data, batch: shapes.batch, samples, cuts, buckets, augment: None, weights: None })
     }
 
-    /// The same with images that are changed at random, as training wants it. Buckets of length may cut how many planes
-    /// an image has, such as frames, and not its height.
+    /// The same with images that are changed at random, as training requires. Buckets of length may cut how
+    /// many planes an image has, such as frames, and not its height.
     ///
     /// # Errors
     /// `Config` for settings that make no sense, or do not fit the model's inputs.
@@ -226,7 +226,7 @@ impl Feeding {
     /// The same with samples that are drawn by weight, if the settings say so.
     ///
     /// # Errors
-    /// `Config` for a column that is not there or has no weights, and for an order that is not drawn.
+    /// `Config` for a column that is missing or has no weights, and for an order that is not drawn.
     pub fn weighted(self, settings: &DataConfig) -> Result<Feeding> {
         let (setting, name, balance) = match (&settings.balance, &settings.weights) {
             (None, None) => return Ok(self),
@@ -346,7 +346,8 @@ impl Feeding {
     }
 }
 
-/// Shapes with samples as the data have them. `length`: from a column's name and second size, the length taken.
+/// Shapes with samples as the data have them. `length`: from a column's name and second size, the length
+/// taken.
 fn proposed(
     data: &Dataset,
     settings: &DataConfig,

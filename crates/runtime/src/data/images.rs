@@ -1,13 +1,13 @@
 //! Images in folders as a data set: PNG and JPEG files, decoded when a batch needs them.
 //!
-//! A folder is such a data set if it has a file `images.toml`. Each subfolder is a class, as for torchvision's
-//! `ImageFolder`; without subfolders there are no labels. Values are those of `ToTensor` and `Normalize`:
-//! `(byte / 255 − mean) / std`, in the layout `[channels, height, width]`. With `masks`, a folder of PNG files has the class of
-//! each pixel.
+//! A folder is such a data set if it has a file `images.toml`. Each subfolder is a class, as for
+//! torchvision's `ImageFolder`; without subfolders there are no labels. Values are those of `ToTensor` and
+//! `Normalize`: `(byte / 255 − mean) / std`, in the layout `[channels, height, width]`. With `masks`, a
+//! folder of PNG files has the class of each pixel.
 //!
-//! An image of another size is scaled so that it just covers the size asked for, and its middle is taken. The
-//! filter is a triangle as wide as a pixel of the smaller grid, as `Resize(antialias=True)` has it, but in one
-//! rounding rather than two: values differ from PyTorch's by about one step of 1/255.
+//! An image of another size is scaled so that it just covers the requested size, and its middle is taken. The
+//! filter is a triangle as wide as a pixel of the smaller grid, as `Resize(antialias=True)` has it, but in
+//! one rounding rather than two: values differ from PyTorch's by about one step of 1/255.
 
 mod masks;
 mod pixels;
@@ -39,8 +39,8 @@ pub(super) struct ImageSettings {
     std: Vec<f64>,
     /// Names of the classes in order. Default: the subfolders, sorted.
     classes: Option<Vec<String>>,
-    /// Folder with the mask of each image, a PNG file of the image's name whose grey values or colour numbers are the classes of
-    /// pixels. The other subfolder then holds the images, and is no class.
+    /// Folder with the mask of each image, a PNG file of the image's name whose grey values or colour numbers
+    /// are the classes of pixels. The other subfolder then holds the images, and is no class.
     masks: Option<String>,
 }
 
@@ -158,7 +158,8 @@ impl Images {
         Ok(Images { layout, files, labels, classes, masks: None, remark })
     }
 
-    /// Lists images and the mask of each: those of the one subfolder beside the masks', or of the folder itself.
+    /// Lists images and the mask of each: those of the one subfolder beside the masks', or of the folder
+    /// itself.
     fn with_masks(
         folder: &Path,
         layout: Layout,

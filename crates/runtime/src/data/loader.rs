@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-/// Batches that are ready before they are asked for.
+/// Batches that are ready before they are requested.
 const AHEAD: usize = 2;
 
 /// Source of one input of the model in a data set.
@@ -17,7 +17,7 @@ pub struct Feed {
     pub input: String,
     /// Position of the column in the data set.
     pub column: usize,
-    /// Dtype the model wants.
+    /// Dtype the model expects.
     pub dtype: DType,
     /// Bytes of one sample in the file.
     pub stride: usize,
@@ -30,8 +30,8 @@ pub struct Feed {
 /// the inputs, the batch size and the number of samples.
 ///
 /// # Errors
-/// `Feed`, naming the input: without a tensor of its name, of another shape, of values that its dtype does not hold
-/// (unless `cast` rounds them), or disagreeing with the others on the number of samples.
+/// `Feed`, naming the input: without a tensor of its name, of another shape, of values that its dtype does
+/// not hold (unless `cast` rounds them), or disagreeing with the others on the number of samples.
 pub fn feeds<'a>(
     inputs: impl Iterator<Item = (&'a str, &'a TensorType)>,
     data: &Dataset,
@@ -244,8 +244,8 @@ impl Loader {
 impl Iterator for Loader {
     type Item = Result<Batch>;
 
-    /// The next batch, or the error of an image that cannot be decoded; `None` after the last of a recorded order, and when the file was changed: see
-    /// [`Dataset::unchanged`].
+    /// The next batch, or the error of an image that cannot be decoded; `None` after the last of a recorded
+    /// order, and when the file was changed: see [`Dataset::unchanged`].
     fn next(&mut self) -> Option<Result<Batch>> {
         self.batches.as_ref()?.recv().ok()
     }

@@ -39,7 +39,7 @@ impl Stamp {
 
 impl Mapped {
     /// Reads or maps a file. One that is mapped must not be shortened: the system ends a process that reads
-    /// what is gone. [`Mapped::unchanged`] sees it if it is asked before that.
+    /// removed pages. [`Mapped::unchanged`] detects it if called before that.
     ///
     /// # Errors
     /// `Io` if it cannot be opened or mapped, `Data` if it is no file.

@@ -1,6 +1,6 @@
-//! Data sets: tensors in `.safetensors`, `.npz` or `.npy` files whose first dimension counts samples, Parquet files,
-//! folders of images and of texts, and several files as one. Owns files, conversion, the order of samples and the
-//! thread that reads ahead. Knows of the model only what its inputs are called.
+//! Data sets: tensors in `.safetensors`, `.npz` or `.npy` files whose first dimension counts samples, Parquet
+//! files, folders of images and of texts, and several files as one. Owns files, conversion, the order of
+//! samples and the thread that reads ahead. Knows of the model only what its inputs are called.
 
 mod augment;
 mod blame;
@@ -155,7 +155,8 @@ pub struct Dataset {
     others: Vec<(String, String)>,
     /// Lengths of samples that were filled up.
     lengths: Option<Lengths>,
-    /// By column and dtype, a value of the column that the dtype does not hold, for those that were requested.
+    /// By column and dtype, a value of the column that the dtype does not hold, for those that were
+    /// requested.
     lost: Arc<Mutex<BTreeMap<(usize, DType), Option<Lost>>>>,
 }
 
@@ -179,8 +180,8 @@ impl Dataset {
         Dataset::open_columns(path, &|_| true)
     }
 
-    /// As [`Dataset::open`], for those who read some of the tensors only: of a compressed one that is not
-    /// wanted there is the type, and no bytes.
+    /// As [`Dataset::open`], for those who read some of the tensors only: a compressed one that is not read
+    /// has a type, and no bytes.
     ///
     /// # Errors
     /// As [`Dataset::open`].
@@ -399,7 +400,8 @@ impl Dataset {
         &self.path
     }
 
-    /// Makes sure that the files are still what was opened. Images are read when they are needed, and not watched.
+    /// Makes sure that the files are still what was opened. Images are read when they are needed, and not
+    /// watched.
     ///
     /// # Errors
     /// `Data` if it was changed, `Io`.
@@ -418,8 +420,8 @@ impl Dataset {
     }
 }
 
-/// Tensors that a safetensors file may have. The `safetensors` crate takes about 1 KB for each while it parses
-/// the header.
+/// Tensors that a safetensors file may have. The `safetensors` crate takes about 1 KB for each while it
+/// parses the header.
 const MAX_TENSORS: usize = 1 << 17;
 
 /// Bytes of the longest header that the `safetensors` crate reads.
@@ -466,8 +468,8 @@ pub fn safetensors_file(bytes: &[u8]) -> std::result::Result<safetensors::SafeTe
     safetensors::SafeTensors::deserialize(bytes).map_err(|e| e.to_string())
 }
 
-/// The header of a safetensors file of which only the beginning is there, and the place where it ends; `None` if it is not
-/// there yet. The tensors follow each other without gaps.
+/// The header of a safetensors file of which only the beginning has been read, and the offset of its end;
+/// `None` if it is not complete yet. The tensors follow each other without gaps.
 ///
 /// # Errors
 /// The fault of the header.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Longest header read; NumPy's own stay far below.
 const MAX_HEADER: usize = 64 << 10;
-/// Deflate cannot expand more than this many times, so a larger claim is a lie.
+/// Deflate cannot expand more than this many times, so a larger claim is false.
 const MAX_INFLATE: usize = 1032;
 /// All tensors of a file may unpack to this many times its size, and [`TOTAL_BASE`] bytes. Padded token ids,
 /// the best compressed data that are worth training on, shrink by a factor of about 50.
@@ -27,7 +27,7 @@ struct Header {
     data: usize,
 }
 
-/// A `.npy` whose bytes lie in `range` of a mapped file.
+/// A `.npy` whose bytes are in `range` of a mapped file.
 pub(super) fn mapped(path: &Path, name: String, map: &Arc<Mapped>, range: Range<usize>) -> Result<Column> {
     let bytes =
         map.bytes().get(range.clone()).ok_or_else(|| Error::data(path, format!("{name} leaves the file")))?;
@@ -41,7 +41,7 @@ pub(super) fn mapped(path: &Path, name: String, map: &Arc<Mapped>, range: Range<
     Ok(Column { name, bytes: Bytes::Mapped(map.clone(), start..range.end), ty: header.ty })
 }
 
-/// All tensors of a `.npz`; compressed ones are unpacked if they are wanted, within a budget.
+/// All tensors of a `.npz`; compressed ones are unpacked if they are requested, within a budget.
 pub(super) fn npz(path: &Path, map: &Arc<Mapped>, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Column>> {
     let zip_error = |e: zip::result::ZipError| Error::data(path, e.to_string());
     let mut archive = zip::ZipArchive::new(Cursor::new(map.bytes())).map_err(zip_error)?;

@@ -1,5 +1,5 @@
-//! Order of samples: the batch that each sample is in, a pure function of seed and position, so that a run resumes
-//! where it was.
+//! Order of samples: the batch that each sample is in, a pure function of seed and position, so that a run
+//! resumes where it was.
 //!
 //! Shuffling is Fisher–Yates (Durstenfeld 1964), one permutation an epoch, drawn from SplitMix64 (Steele,
 //! Lea, Flood 2014) started at `seed · 0x9E3779B97F4A7C15 ^ epoch · 0xD1B54A32D192ED03`. Numbers below a
@@ -51,7 +51,7 @@ pub struct Sampler {
     buckets: Option<Arc<Vec<u8>>>,
     /// Sums of the samples' weights up to each, if samples are drawn by weight.
     weights: Option<Arc<Vec<f64>>>,
-    /// The order of the epoch asked for last.
+    /// The order of the last requested epoch.
     epoch: Option<(u64, Vec<u32>)>,
 }
 
@@ -103,8 +103,9 @@ impl Sampler {
         })
     }
 
-    /// Makes the batches of shuffled samples within buckets, given for each sample. Samples that do not fill a batch of
-    /// their bucket go with those of the next one, so that an epoch has as many batches as without.
+    /// Makes the batches of shuffled samples within buckets, given for each sample. Samples that do not fill
+    /// a batch of their bucket go with those of the next one, so that an epoch has as many batches as
+    /// without.
     pub(super) fn in_buckets(self, buckets: Arc<Vec<u8>>) -> Sampler {
         Sampler { buckets: Some(buckets), ..self }
     }
@@ -204,8 +205,8 @@ fn permutation(n: usize, seed: u64, epoch: u64) -> Vec<u32> {
     p
 }
 
-/// An order whose batches are of one bucket each, as soon as it has enough samples. At its end are batches of what is
-/// left of a bucket and of those below.
+/// An order whose batches are of one bucket each, as soon as it has enough samples. At its end are batches of
+/// what is left of a bucket and of those below.
 fn bucketed(order: Vec<u32>, buckets: &[u8], batch: usize) -> Vec<u32> {
     let mut out = Vec::with_capacity(order.len());
     // Samples with their places in the order.

@@ -1,5 +1,5 @@
-//! A data set of several files: those that a pattern names, such as `train-*.safetensors`, in the order of their
-//! names.
+//! A data set of several files: those that a pattern names, such as `train-*.safetensors`, in the order of
+//! their names.
 
 use super::{Bytes, Column, Dataset};
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use headwater_core::{DType, Shape, TensorType};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A tensor whose samples lie in several files.
+/// A tensor whose samples are in several files.
 #[derive(Debug)]
 pub(super) struct Shards {
     /// The samples of each file begin at this one.

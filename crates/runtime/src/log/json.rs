@@ -15,7 +15,7 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Starts a file, in place of one that may stand there.
+    /// Starts a file, replacing an existing one.
     ///
     /// # Errors
     /// `Io`.

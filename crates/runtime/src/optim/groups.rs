@@ -127,7 +127,7 @@ impl Groups {
         Err(Error::config("groups", format!("there are {listed} listed groups, {given} were given")))
     }
 
-    /// Refuses groups that no parameter belongs to: what they ask for would silently not happen.
+    /// Refuses groups that no parameter belongs to: what they request would silently not happen.
     ///
     /// # Errors
     /// `Config`, naming the pattern and the parameters that there are.

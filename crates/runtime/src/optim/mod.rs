@@ -85,7 +85,7 @@ pub trait Rule: UpdateRule + SettingTable + Rates {
         vec![lr]
     }
 
-    /// Refuses settings out of range, or that do not go together.
+    /// Refuses settings out of range, or that exclude each other.
     ///
     /// # Errors
     /// `Config`, naming the setting.

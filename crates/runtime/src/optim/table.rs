@@ -1,5 +1,5 @@
-//! An optimizer's settings as a table: documentation, default and range of each. The struct that holds them, its
-//! defaults and checks, and the page of settings are made from it.
+//! An optimizer's settings as a table: documentation, default and range of each. The struct that holds them,
+//! its defaults and checks, and the page of settings are made from it.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -91,7 +91,8 @@ pub trait SettingTable {
     fn in_range(&self) -> Result<()>;
 }
 
-/// The rates that every optimizer has. Made by [`settings!`] for those that have them as settings of their own.
+/// The rates that every optimizer has. Made by [`settings!`] for those that have them as settings of their
+/// own.
 pub trait Rates {
     /// Peak learning rate.
     fn lr(&self) -> f64;
@@ -99,8 +100,8 @@ pub trait Rates {
     fn weight_decay(&self) -> f64;
 }
 
-/// Declares an optimizer by its settings, `name: type = default` with a range behind it for numbers. One whose first
-/// setting is `lr` has [`Rates`].
+/// Declares an optimizer by its settings, `name: type = default` followed by a range for numbers. One whose
+/// first setting is `lr` has [`Rates`].
 macro_rules! settings {
     ($(#[doc = $about:literal])+ $Name:ident {
         $(#[doc = $lr_doc:literal])+ lr: f64 = $lr:expr, $lr_range:expr;

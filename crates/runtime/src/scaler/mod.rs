@@ -6,8 +6,8 @@
 //!
 //! A graph has one loss, its first result, and so a run has one scale. NVIDIA's apex keeps a scaler for each
 //! of several losses (`num_losses`) because each has a `backward` of its own, at a scale of its own. Losses
-//! that are trained together are summed in the exported model here and differentiated at once. The gradient
-//! of the sum is checked. Losses that are trained in turns are runs of their own, each with its scale in its
+//! that are trained jointly are summed in the exported model here and differentiated at once. The gradient of
+//! the sum is checked. Losses that are trained alternately are runs of their own, each with its scale in its
 //! checkpoints.
 
 mod predict;

@@ -24,13 +24,13 @@ pub struct Forecast {
     pub peak: Option<f64>,
     /// Largest rise above the peak within memory.
     pub rise: f64,
-    /// Room that overflows have shown to be needed beyond that.
+    /// Additional headroom that overflows have shown to be needed.
     pub learned: f64,
 }
 
 impl ScalerRule {
     /// Next power of two below what the forecast allows. An overflow says only that something was too large:
-    /// the scale falls by four. The room that this shows to be needed is unlearned at the pace at which
+    /// the scale falls by four. The headroom that this shows to be needed is unlearned at the pace at which
     /// `dynamic` would grow.
     pub(super) fn predictive(&self, state: &ScalerState, seen: Seen) -> ScalerState {
         let mut f = state.forecast.unwrap_or_default();

@@ -14,8 +14,8 @@ pub(super) const CLASSES: usize = 1000;
 /// Mean negative log-likelihoods this near to the loss, relative, are the loss.
 pub(super) const SAME_LOSS: f64 = 1e-3;
 
-/// Logits that are counted in one piece. Pieces depend on sizes alone, so that sums have the same bits on any number
-/// of threads.
+/// Logits that are counted in one piece. Pieces depend on sizes alone, so that sums have the same bits on any
+/// number of threads.
 const PIECE: usize = 1 << 18;
 
 /// Logits of a batch, with classes along one dimension.
@@ -29,7 +29,7 @@ pub(super) struct Logits<'a> {
     pub classes: usize,
     /// True if a place is a token, which the logits of the one before may predict.
     pub tokens: bool,
-    /// True if likelihoods are wanted, which tokens need in any case.
+    /// True if likelihoods are requested, which tokens need in any case.
     pub likely: bool,
     /// Number of the largest logits that count for the top-k accuracy.
     pub k: usize,
@@ -41,7 +41,7 @@ pub(super) struct Counts {
     pub counted: u64,
     pub right: u64,
     pub top: u64,
-    /// Sum of the negative log-likelihoods, if they are wanted.
+    /// Sum of the negative log-likelihoods, if requested.
     pub nll: f64,
     /// Counts by label, then by prediction; empty if there are too many classes.
     pub confusion: Vec<u64>,
@@ -68,8 +68,8 @@ impl Counts {
     }
 }
 
-/// Counts a batch: in `counts[0]` labels by the logits at their own place, in `counts[1]`, of tokens, by those one
-/// place before.
+/// Counts a batch: in `counts[0]` labels by the logits at their own place, in `counts[1]`, of tokens, by
+/// those one place before.
 pub(super) fn add(counts: &mut [Counts; 2], labels: &[i64], logits: Logits, loss: f64) {
     let shape = &logits.ty.shape;
     let inner: usize = shape[logits.dim + 1..].iter().product();

@@ -1,5 +1,6 @@
-//! Metrics of a model on samples: of classes (one for each sample, token or pixel) and of numbers. Evaluations while
-//! training and `headwater eval` are made of these alike. Knows tensors, and neither files nor devices.
+//! Metrics of a model on samples: of classes (one for each sample, token or pixel) and of numbers.
+//! Evaluations while training and `headwater eval` are made of these alike. Knows tensors, and neither files
+//! nor devices.
 
 mod classes;
 mod metric;
@@ -188,11 +189,11 @@ enum Task {
 impl Scorer {
     /// Finds the truth among the inputs and what is measured by it among the outputs, of which the first is
     /// the loss. `named` is the input with the truth; by default the one called labels, label, targets,
-    /// target or y (of several one of integers), or the only integer input that fits an output. `k`: how many of the
-    /// largest logits count for the top-k accuracy.
+    /// target or y (of several one of integers), or the only integer input that fits an output. `k`: how many
+    /// of the largest logits count for the top-k accuracy.
     ///
     /// # Errors
-    /// If the named input is not there, or fits no output.
+    /// If the named input does not exist, or fits no output.
     pub fn new(
         inputs: &[(String, TensorType)],
         outputs: &[TensorType],
@@ -224,8 +225,8 @@ impl Scorer {
         Ok(Scorer { task, k, samples, loss, batches, classes, numbers, binary, ranking })
     }
 
-    /// The input with the truth, and the position of the output that is measured by it; `None` if the loss is all
-    /// that is measured.
+    /// The input with the truth, and the position of the output that is measured by it; `None` if the loss is
+    /// all that is measured.
     pub fn wanted(&self) -> Option<(&str, usize)> {
         match self.task.as_ref()? {
             Task::Classes { labels, logits: at, .. } | Task::Numbers { labels, output: at, .. } => {
@@ -286,7 +287,7 @@ impl Scorer {
         Some(why)
     }
 
-    /// Counts a batch of so many samples. `measured`: what [`Scorer::wanted`] asks for.
+    /// Counts a batch of so many samples. `measured`: what [`Scorer::wanted`] requests.
     pub fn add(&mut self, samples: usize, loss: f64, measured: Option<Measured>) {
         self.samples += samples;
         self.loss += loss * samples as f64;
@@ -323,8 +324,8 @@ impl Scorer {
         match self.task {
             Some(Task::Classes { labels, count, tokens, single, .. }) => {
                 s.labels = Some(labels);
-                // Token t is predicted by the logits at t or at t − 1: the choice is the one that reproduces the
-                // loss.
+                // Token t is predicted by the logits at t or at t − 1: the choice is the one that reproduces
+                // the loss.
                 let chosen = match tokens {
                     true => self.classes.iter().find(|c| c.fits()),
                     false => Some(&self.classes[0]),
@@ -417,7 +418,7 @@ fn task(name: &str, ty: &TensorType, outputs: &[TensorType]) -> Option<Task> {
 }
 
 /// Standard error of a mean over batches, each with its samples as its weight. `None` for fewer than two
-/// batches, and where it is no number.
+/// batches, and where it is not finite.
 fn standard_error(batches: &[(usize, f64)], mean: f64) -> Option<f64> {
     let samples: usize = batches.iter().map(|b| b.0).sum();
     let square = |(n, loss): &(usize, f64)| *n as f64 / samples as f64 * (loss - mean).powi(2);

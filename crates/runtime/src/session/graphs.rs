@@ -14,8 +14,8 @@ use std::cell::RefCell;
 /// Bytes of a budget that are left to what an update returns: a few numbers for each bucket.
 const UPDATE_RESULTS: usize = 16 << 10;
 
-/// Options of a training step that sums no micro-batches. `sparse`: tables with sparse gradients, and their rows.
-/// `adjacent`: parameters that are adjacent in memory.
+/// Options of a training step that sums no micro-batches. `sparse`: tables with sparse gradients, and their
+/// rows. `adjacent`: parameters that are adjacent in memory.
 pub(super) fn training<'a>(
     precision: &Properties,
     t: &Training,
@@ -36,7 +36,7 @@ pub(super) fn training<'a>(
     }
 }
 
-/// The groups that the settings ask for.
+/// The groups that the settings request.
 pub(super) fn groups(t: &Training) -> Result<Groups> {
     match &t.listed {
         Some(listed) => Groups::listed(listed),

@@ -32,10 +32,10 @@ pub(super) enum Holds {
     Scalars,
 }
 
-/// Segments, and names for what lies there.
+/// Segments, and names for their contents.
 #[derive(Debug)]
 pub(crate) struct StateLayout {
-    /// Bytes at whose multiples packed tensors lie.
+    /// Bytes to which packed tensors are aligned.
     pub(super) alignment: usize,
     segments: Vec<(Segment, Holds)>,
     slots: HashMap<StateKey, Slot>,
@@ -46,8 +46,8 @@ pub(crate) struct StateLayout {
 }
 
 impl StateLayout {
-    /// Flat buckets for what is trained, packed segments for the rest. `written` are the tensors that the model
-    /// itself writes, such as the weights of a momentum encoder.
+    /// Flat buckets for what is trained, packed segments for the rest. `written` are the tensors that the
+    /// model itself writes, such as the weights of a momentum encoder.
     pub fn new(
         target: &Target,
         layout: &BucketLayout,
@@ -182,7 +182,7 @@ impl StateLayout {
         SegmentId(self.segments.len() as u32)
     }
 
-    /// Adds a segment holding tensors one after the other.
+    /// Adds a segment holding consecutive tensors.
     fn pack(
         &mut self,
         name: &str,

@@ -129,8 +129,8 @@ impl Session {
     }
 
     /// As [`Session::new`], with segments of the state in memory of somebody else, who keeps it:
-    /// [`Session::place`] tells where a tensor lies. What is written there between two calls of the session's
-    /// methods is read by the next.
+    /// [`Session::place`] returns the location of a tensor. What is written there between two calls of the
+    /// session's methods is read by the next.
     ///
     /// # Errors
     /// As [`Session::new`]; refusals of [`Device::borrow`].
@@ -232,7 +232,7 @@ impl Session {
             }
             self.write(&t, &bytes)?;
         }
-        // A parameter with a master is what its master says, and so are its type and bytes to whoever asks.
+        // A parameter with a master has the master's value, and reports its type and bytes.
         for t in &mut self.tensors {
             if let Some((bucket, _)) = self.layout.find(&t.name) {
                 let bucket = &self.layout.buckets[bucket];
@@ -354,12 +354,13 @@ impl Session {
         t.zero.map_or(Ok(()), |zero| self.run(zero))
     }
 
-    /// Ends a lane: adds its gradients to those of the lanes before it, as far as the order of halving goes, and
-    /// keeps them for later lanes. After the last lane of a rank among several, adds up the lanes of all ranks, which wait for
-    /// each other. Does nothing where a step is one lane.
+    /// Ends a lane: adds its gradients to those of the lanes before it, as far as the order of halving goes,
+    /// and keeps them for later lanes. After the last lane of a rank among several, adds up the lanes of all
+    /// ranks, which wait for each other. Does nothing where a step is one lane.
     ///
     /// # Errors
-    /// `Model` in a session for evaluation, and after the last of the rank's lanes; `Device` if a rank is gone.
+    /// `Model` in a session for evaluation, and after the last of the rank's lanes; `Device` if a rank is
+    /// lost.
     pub fn end_lane(&mut self) -> Result<()> {
         let t = self.training()?;
         let (lanes, lane, mut pending) = (t.settings.lanes as usize, t.lanes, t.pending);

@@ -314,7 +314,7 @@ impl Planned {
     }
 }
 
-/// The flat layout of gradients, with the masters and the rounding that the settings ask for.
+/// The flat layout of gradients, with the masters and the rounding that the settings request.
 fn lay_out(
     compiled: &CompiledGraph,
     t: &Training,

@@ -24,7 +24,7 @@ pub(crate) struct Program {
     runs: u64,
 }
 
-/// Lays out tensors one after the other in a segment.
+/// Lays out consecutive tensors in a segment.
 struct Packing {
     segment: SegmentId,
     bytes: usize,
@@ -112,7 +112,7 @@ impl Interface {
 /// The segments of a graph's gradients, or of their sums over micro-batches.
 ///
 /// # Errors
-/// `Model` if the state has no room for a gradient.
+/// `Model` if the state has no bucket for a gradient.
 fn buckets(state: &StateLayout, graph: &Graph) -> Result<Vec<SegmentId>> {
     let input = |v| graph.input_index(v).map(|at| &graph.inputs[at]);
     let sum = |key: &StateKey| matches!(key, StateKey::Part(_, Kept::Gradients));

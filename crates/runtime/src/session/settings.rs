@@ -35,12 +35,12 @@ pub struct Training {
     pub stochastic_rounding: bool,
     /// True if the backward pass recomputes what is cheap: the same bits in less memory.
     pub recompute: bool,
-    /// True if products that share an operand stay apart, so that the gradient of that is a sum of products,
-    /// each rounded ([`headwater_core::pass::products`]).
+    /// True if products that share an operand stay separate, so that the gradient of that is a sum of
+    /// products, each rounded ([`headwater_core::pass::products`]).
     pub exact_sums: bool,
     /// Bytes that training may take in all, kept by recomputing more.
     pub memory_budget: Option<usize>,
-    /// Sizes of the buckets that gradients, parameters and moments lie in; they change no number.
+    /// Sizes of the buckets that gradients, parameters and moments; they change no number.
     pub bucket_size: BucketSize,
     /// Embeddings whose gradients have only the rows that a batch reads, and whose update steps only these.
     pub sparse_embeddings: Sparse,

@@ -115,7 +115,7 @@ impl Session {
         Ok(Some((slot, table.unwrap_or(BLOCK))))
     }
 
-    /// The gradient of a trained parameter as it lies in memory: the sum over the micro-batches of the step.
+    /// The gradient of a trained parameter as stored in memory: the sum over the micro-batches of the step.
     pub fn gradient(&self, parameter: &str) -> Result<Tensor> {
         self.state.tensor(self.state.slot(&StateKey::gradient(parameter))?)
     }

@@ -48,8 +48,8 @@ pub(super) struct Trace {
 
 impl Session {
     /// Runs forward and backward of a micro-batch once more, on the state as it is. Finds the first node
-    /// whose result has an inf or NaN. Changes no state. The first call for a graph compiles it, with room
-    /// for every result's size to be taken as it is made. The arena may grow, beyond a memory budget too.
+    /// whose result has an inf or NaN. Changes no state. The first call for a graph compiles it, with outputs
+    /// that measure every result as it is computed. The arena may grow, beyond a memory budget too.
     ///
     /// # Errors
     /// `Model` in a session for evaluation, and what passes and the device refuse.

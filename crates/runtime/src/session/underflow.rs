@@ -30,7 +30,7 @@ impl Underflow {
         self.lost as f64 / self.elements.max(1) as f64
     }
 
-    /// Both together, of two micro-batches.
+    /// The sum of both, of two micro-batches.
     pub fn and(self, other: Underflow) -> Underflow {
         let share = |u: &Underflow| u.worst.as_ref().map_or(0.0, |w| w.1);
         let worst = if share(&other) > share(&self) { other.worst } else { self.worst };

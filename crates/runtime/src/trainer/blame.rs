@@ -10,8 +10,8 @@ use headwater_core::tensor::Data;
 const SHOWN: usize = 3;
 
 impl Trainer<'_> {
-    /// The micro-batches of the present step, made again, with their samples: a step that fails is rare,
-    /// and steps may have thousands of micro-batches.
+    /// The micro-batches of the present step, reloaded, with their samples: a step that fails is rare, and
+    /// steps may have thousands of micro-batches.
     fn again(&mut self) -> impl Iterator<Item = (Batch, Vec<u32>)> + use<> {
         let (mut sampler, train) = (self.sampler.clone(), self.train.clone());
         let numbers = self.config.batches().step(self.step);

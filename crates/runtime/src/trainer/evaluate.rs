@@ -18,8 +18,8 @@ impl Trainer<'_> {
     /// Evaluates all held-out samples, in the file's order.
     ///
     /// # Errors
-    /// `Config` if the settings name no held-out data, labels that do not exist, or a metric that these samples do not
-    /// have; what data and device report.
+    /// `Config` if the settings name no held-out data, labels that do not exist, or a metric that these
+    /// samples do not have; what data and device report.
     pub fn evaluate(&mut self) -> Result<Evaluation> {
         let done = self.evaluate_until(&AtomicBool::new(false))?;
         done.ok_or_else(|| Error::Feed("the evaluation was interrupted".into()))

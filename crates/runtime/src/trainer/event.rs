@@ -143,7 +143,7 @@ pub struct Step {
     pub largest: f64,
     /// True if the parameters were updated: not if a gradient was not finite.
     pub applied: bool,
-    /// The first node that was not finite, if the step was skipped and the settings ask for it.
+    /// The first node that was not finite, if the step was skipped and the settings request it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub culprit: Option<String>,
     /// The share of the gradients that f16 flushed to zero, in the steps where that is counted.
@@ -157,12 +157,12 @@ pub struct Step {
     pub seconds: f64,
 }
 
-/// Someone who is told.
+/// A receiver of events.
 pub trait Observer {
     /// Called for every event, in order.
     ///
     /// # Errors
-    /// An error of an essential observer ends the run; one that is not is told of nothing any more.
+    /// An error of an essential observer ends the run; one that is not receives no further events.
     fn event(&mut self, event: &Event) -> Result<()>;
 
     /// True if the run ends when this one fails. A log that cannot be written is no reason to stop training.

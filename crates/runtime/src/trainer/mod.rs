@@ -38,7 +38,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Makes the model's graph for inputs of other shapes. Sizes that the model does not leave open stay as exported.
+/// Makes the model's graph for inputs of other shapes. Sizes that the model does not leave open stay as
+/// exported.
 pub type Rebind<'a> = dyn Fn(&Shapes) -> Result<Graph, Box<dyn std::error::Error + Send + Sync>> + 'a;
 
 /// A run: model, data, settings, and how far it is.
@@ -61,7 +62,7 @@ pub struct Trainer<'a> {
     /// Programs for training that count underflow.
     counting: HashMap<Shapes, ProgramId>,
     store: Option<Store>,
-    /// Weights averaged over the steps, if the settings ask for it.
+    /// Weights averaged over the steps, if the settings request it.
     average: Option<Average>,
     course: Course,
     recorder: Option<Recorder>,
@@ -105,8 +106,8 @@ impl<'a> Trainer<'a> {
     /// `resume`, goes on from the newest whole checkpoint of that directory.
     ///
     /// # Errors
-    /// Whatever is wrong with settings, data, model, device or checkpoints, before anything runs. Ranks begin together: if
-    /// one of them does not, or differs from the others, none does (`Ranks`).
+    /// Whatever is wrong with settings, data, model, device or checkpoints, before anything runs. Ranks start
+    /// jointly: if one of them does not, or differs from the others, none does (`Ranks`).
     pub fn new(
         device: Arc<dyn Device>,
         model: SessionModel,
@@ -128,8 +129,8 @@ impl<'a> Trainer<'a> {
         world.agreed(restored.map(|()| trainer), Trainer::beginnings)
     }
 
-    /// As [`Trainer::new`], on this rank alone, without what was found to go on from; `ranks`: the others, and the checkpoints
-    /// as they are opened.
+    /// As [`Trainer::new`], on this rank alone, without what was found to go on from; `ranks`: the others,
+    /// and the checkpoints as they are opened.
     fn prepared(
         device: Arc<dyn Device>,
         model: SessionModel,
@@ -238,7 +239,8 @@ impl<'a> Trainer<'a> {
         Ok((trainer, found))
     }
 
-    /// Goes on from what was found, if anything was, and makes sure that there is room for the next checkpoint.
+    /// Goes on from what was found, if anything was, and makes sure that there is space for the next
+    /// checkpoint.
     fn restore(&mut self, found: Option<Found>) -> Result<()> {
         if let Some(found) = found {
             if let Some(checkpoint) = &found.checkpoint {
@@ -340,14 +342,15 @@ impl<'a> Trainer<'a> {
                 world.leave();
                 return Err(if world.rank() == 0 { e } else { Error::AsRankZero });
             }
-            // A checkpoint that cannot be written is no reason to try again; what has diverged is saved already.
+            // A checkpoint that cannot be written is no reason to try again; what has diverged is saved
+            // already.
             if self.step > 0
                 && !matches!(e, Error::Checkpoint { .. } | Error::NotFinite { .. } | Error::AsRankZero)
             {
                 // The others do not know of it.
                 let saved = self.save_alone(&mut tell, stop);
                 let unsaved = |cause| Event::Warning { message: format!("the run is not saved: {cause}") };
-                // An observer that cannot be told does not hide the error that counts.
+                // An observer that fails does not hide the error that counts.
                 let _ = saved.or_else(|cause| tell(&unsaved(cause)));
             }
             return Err(e);
@@ -390,7 +393,7 @@ impl<'a> Trainer<'a> {
         let interval =
             Duration::try_from_secs_f64(60.0 * self.config.checkpoint.minutes).unwrap_or(Duration::MAX);
         let mut saved = Instant::now();
-        // A run that is resumed at its end is asked for its evaluation.
+        // A run that is resumed at its end still owes its evaluation.
         let mut owes = self.eval.is_some() && self.ended();
         loop {
             if owes || self.owes_evaluation() {
@@ -503,7 +506,7 @@ impl<'a> Trainer<'a> {
         Ok(program)
     }
 
-    /// Waits for room for a checkpoint on a full disk, as long as the settings bear it.
+    /// Waits for space for a checkpoint on a full disk, as long as the settings allow.
     fn wait_for_room(&self, tell: &mut dyn FnMut(&Event) -> Result<()>, stop: &AtomicBool) -> Result<()> {
         let Some(store) = &self.store else { return Ok(()) };
         let average = self.average.as_ref().filter(|a| a.begun());
@@ -513,7 +516,7 @@ impl<'a> Trainer<'a> {
         room::wait(room, patience, room::PAUSE, tell, stop)
     }
 
-    /// Saves the run, if it is not saved at this step; ranks do so together.
+    /// Saves the run, if it is not saved at this step; ranks do so jointly.
     fn save(&mut self, tell: &mut dyn FnMut(&Event) -> Result<()>, stop: &AtomicBool) -> Result<()> {
         let world = self.world.clone();
         self.save_with(world.as_ref(), tell, stop)
@@ -540,8 +543,8 @@ impl<'a> Trainer<'a> {
         saved.map_or(Ok(()), |path| tell(&Event::Checkpoint { step, path, best: false }))
     }
 
-    /// Saves by a function of the store, with the ranks of `world`: rank 0 has the store, if there is one, and says where the
-    /// checkpoint is.
+    /// Saves by a function of the store, with the ranks of `world`: rank 0 has the store, if there is one,
+    /// and says where the checkpoint is.
     fn save_by(
         &self,
         world: Option<&World>,

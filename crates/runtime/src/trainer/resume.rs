@@ -19,7 +19,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Opens the directory that the settings name, if they name one. `ranks`: others that read the checkpoint too.
+    /// Opens the directory that the settings name, if they name one. `ranks`: others that read the checkpoint
+    /// too.
     pub fn of(config: &TrainConfig, resume: bool, ranks: Option<&Arc<dyn Transport>>) -> Result<Opened> {
         let keep = config.checkpoint.keep;
         match (&config.checkpoint.dir, resume) {

@@ -1,4 +1,4 @@
-//! Patience with a full disk: a run waits for room instead of losing the steps since its last checkpoint.
+//! Patience with a full disk: a run waits for space instead of losing the steps since its last checkpoint.
 
 use super::event::Event;
 use crate::error::{Error, Result};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 /// Time between two looks at the disk.
 pub(super) const PAUSE: Duration = Duration::from_secs(2);
 
-/// Waits until there is room for a checkpoint, as `room` says, at most for `patience`, and while `stop` is not set.
-/// Tells of it once.
+/// Waits until there is space for a checkpoint, as `room` says, at most for `patience`, and while `stop` is
+/// not set. Reports it once.
 ///
 /// # Errors
 /// The last refusal of `room`, and those of `tell`.
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Looks at the disk until it is refused no more; the result, the looks and what was told.
+    /// Looks at the disk until it is refused no more; the result, the looks and the reported events.
     fn looked(full: usize, patience: Duration, stop_at: usize) -> (Result<()>, usize, Vec<String>) {
         let (mut looks, mut told, stop) = (0, Vec::new(), AtomicBool::new(stop_at == 0));
         let room = || {
@@ -72,7 +72,7 @@ mod tests {
         let (done, looks, told) = looked(5, ten, never);
         assert!(done.is_ok() && looks == 6);
         assert_eq!(told, ["run: the disk is full; the run waits up to 10 minutes for it"]);
-        // Without patience, and where the user asks for the end, the run ends with what was missing.
+        // Without patience, and where the user requests the end, the run ends with what was missing.
         let (done, looks, told) = looked(5, Duration::ZERO, never);
         assert!(matches!(done, Err(Error::Checkpoint { .. })) && looks == 1 && told.is_empty());
         let (done, looks, told) = looked(5, ten, 3);

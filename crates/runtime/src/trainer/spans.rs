@@ -57,7 +57,7 @@ impl Recorder {
     }
 
     /// The steps of a program's plan in the run that began at `start`, given the seconds of each before it.
-    /// They run one after the other: each is taken to begin where the one before ends.
+    /// They run sequentially: each is taken to begin where the one before ends.
     pub fn plan(&mut self, session: &Session, program: ProgramId, before: &[f64], start: f64) {
         let mut at = start;
         let after = session.seconds(program);
@@ -78,8 +78,8 @@ impl Recorder {
 }
 
 impl super::Trainer<'_> {
-    /// Records the time of the next `steps` steps by its parts; see [`Trainer::spans`](super::Trainer::spans).
-    /// Every step of the plans is measured from now on.
+    /// Records the time of the next `steps` steps by its parts; see
+    /// [`Trainer::spans`](super::Trainer::spans). Every step of the plans is measured from now on.
     ///
     /// # Errors
     /// `Model` if the session does not train.

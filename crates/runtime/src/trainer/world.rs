@@ -91,12 +91,13 @@ impl World {
         together::all(&*self.transport, own, told)
     }
 
-    /// The transport, for those who work on checkpoints together.
+    /// The transport, for those who work on checkpoints jointly.
     pub fn transport(&self) -> &dyn Transport {
         &*self.transport
     }
 
-    /// Opens the directory of checkpoints: rank 0 alone, which tells the others what to restore. Each verifies its part.
+    /// Opens the directory of checkpoints: rank 0 alone, which tells the others what to restore. Each
+    /// verifies its part.
     pub fn open(&self, config: &TrainConfig, resume: bool) -> Result<Opened> {
         if self.rank() > 0 {
             let checkpoint = follow(&self.transport);
@@ -192,7 +193,7 @@ impl Told {
 }
 
 impl Trainer<'_> {
-    /// Facts in which the ranks of a run must not differ before they restore a checkpoint together.
+    /// Facts in which the ranks of a run must not differ before they restore a checkpoint jointly.
     pub(super) fn facts(&self) -> Result<Facts> {
         let mut facts = vec![("the version of Headwater".into(), env!("CARGO_PKG_VERSION").to_string())];
         facts.push(("the arithmetic of the device".into(), self.session.arithmetic()));

@@ -1,4 +1,4 @@
-//! Data files: what NumPy and safetensors write is read, what lies is refused.
+//! Data files: what NumPy and safetensors write is read, false claims are refused.
 
 use headwater_core::{DType, Tensor, TensorType};
 use headwater_runtime::config::DataConfig;
@@ -208,8 +208,8 @@ fn pyarrow(ending: &str) {
     assert!(lengths.of.iter().enumerate().all(|(i, &l)| l as usize == i % 7), "{lengths:?}");
 }
 
-/// `pages` of `tools/headwater_tools/tables.py`: rows of three numbers that span pages, of both versions, with pages of
-/// no values among them, in several row groups. Element j of row i is 3 i + j.
+/// `pages` of `tools/headwater_tools/tables.py`: rows of three numbers that span pages, of both versions,
+/// with pages of no values among them, in several row groups. Element j of row i is 3 i + j.
 #[test]
 fn rows_that_span_pages_are_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/files/pages");

@@ -1,5 +1,5 @@
-//! Lanes: sums of micro-batches in a chain, sums of lanes by halves, whatever the number of threads; runs with lanes
-//! that are resumed; models that cannot have them.
+//! Lanes: sums of micro-batches in a chain, sums of lanes by halves, whatever the number of threads; runs
+//! with lanes that are resumed; models that cannot have them.
 
 use crate::common::{CLASSES, SAMPLES, WIDTH, config, graph, noise, weights, write_data};
 use headwater_core::device::Device;

@@ -19,7 +19,8 @@ const LONGEST: usize = 12;
 const FEATURES: usize = 3;
 const BATCH: usize = 4;
 
-/// `mean((Σ over the length of x · mask · w − target)²)` for `x` `[batch, length, 3]` and `mask` `[batch, length, 1]`.
+/// `mean((Σ over the length of x · mask · w − target)²)` for `x` `[batch, length, 3]` and `mask`
+/// `[batch, length, 1]`.
 fn graph(batch: usize, length: usize) -> Graph {
     let mut b = Builder::new();
     let w = b.parameter("w", DType::F32, &[FEATURES, 2]);
@@ -276,7 +277,7 @@ fn images_beside_sequences_are_changed_and_those_that_are_cut_are_refused() {
         let flip = AugmentConfig { inputs: vec![change.into()], flip: 1.0, ..AugmentConfig::default() };
         Feeding::new(data.clone(), &settings, &exported, Some(1), &types)?.augmented(&flip, 7)
     };
-    // Rows of three, each turned round: of an image of one size, and of as many frames as the bucket has.
+    // Rows of three, each reversed: of an image of one size, and of as many frames as the bucket has.
     let turned = |values: &[f32]| -> Vec<f32> {
         values.chunks(3).flat_map(|row| row.iter().rev().copied().collect::<Vec<_>>()).collect()
     };

@@ -113,7 +113,7 @@ fn state_lies_in_lent_memory_where_its_owner_reads_and_writes_it() {
     let find = |session: &Session, key: &StateKey| {
         let (segment, byte, ty) = session.place(key).unwrap();
         let name = session.segments().nth(segment).unwrap().name.clone();
-        // SAFETY: the place lies in its segment, whose memory the session keeps.
+        // SAFETY: the location is in its segment, whose memory the session keeps.
         (unsafe { lent[&name].add(byte) }, ty.bytes())
     };
     let key = StateKey::Parameter("b".into());

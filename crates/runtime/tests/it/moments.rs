@@ -143,7 +143,7 @@ fn moments_take_the_bytes_that_are_planned_and_training_goes_the_same_way() {
         Planned::training(&graph, &training(form), target, None).unwrap().memory().moments
     };
     let [f32, bf16, int8] = FORMS.map(planned);
-    // Parameters lie in blocks of 1024: three and one.
+    // Parameters are stored in blocks of 1024: three and one.
     assert_eq!([f32, bf16, int8], [2 * 4 * 4096, 2 * 2 * 4096, 2 * (4096 + 4 * 4)]);
     let losses = |form| run(&mut session(training(form), 2), 0, 300);
     let [f32, bf16, int8] = FORMS.map(losses);

@@ -68,7 +68,7 @@ impl Run {
         report
     }
 
-    /// The parameters, one after the other.
+    /// The parameters, concatenated.
     fn parameters(&self) -> Vec<f64> {
         let mut all = self.state["parameters/0"].floats().to_vec();
         let mut own = Vec::new();

@@ -1,4 +1,5 @@
-//! Runs of several ranks in one process: the bits of one rank, resumption by other numbers of ranks, refusals.
+//! Runs of several ranks in one process: the bits of one rank, resumption by other numbers of ranks,
+//! refusals.
 
 use crate::common::{config, graph, weights, write_data};
 use headwater_core::graph::{InputRole, OutputRole};
@@ -174,7 +175,7 @@ fn ranks_that_differ_do_not_begin() {
         assert!(text.contains(words), "{text}");
         assert!(errors[1..].iter().all(|e| matches!(e, Error::AsRankZero)), "{errors:?}");
     }
-    // A rank's own error ends all; the same error of all is told once.
+    // A rank's own error ends all; the same error of all is reported once.
     let missing = with(&|c| c.data.train = other.path().join("nowhere.safetensors"));
     let all = world(2, |r| if r == 1 { missing.clone() } else { same.clone() }, false, &RUN);
     let errors: Vec<String> = all.into_iter().map(|r| r.unwrap_err().to_string()).collect();

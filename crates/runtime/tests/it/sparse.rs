@@ -18,7 +18,8 @@ const WIDTH: usize = 6;
 const BATCH: usize = 8;
 const TABLE: &str = "table.weight";
 
-/// The mean square of `embedding(ids) · w`, of a batch of so many ids. `marked`: the embedding is `sparse=True`.
+/// The mean square of `embedding(ids) · w`, of a batch of so many ids. `marked`: the embedding is
+/// `sparse=True`.
 fn graph(batch: usize, marked: bool) -> Graph {
     let mut b = Builder::new();
     let ids = b.input("ids", TensorType::new(DType::I64, [batch]), InputRole::User);
@@ -100,7 +101,8 @@ fn where_rows_without_gradient_stay_the_steps_are_the_dense_ones() {
             let mut sparse = session(training(optimizer, Sparse::Marked), threads, true);
             assert_eq!(sparse.sparse(), [(TABLE.to_string(), BATCH)]);
             let got = run(&mut sparse, 5);
-            // Norms are sums over other blocks, and scale what is clipped: a few units in the last place each.
+            // Norms are sums over other blocks, and scale what is clipped: a few units in the last place
+            // each.
             for (x, y) in got.0.iter().zip(&want.0) {
                 assert!((x - y).abs() <= 1e-5 * y.abs(), "{optimizer}: {x} {y}");
             }
@@ -121,7 +123,7 @@ fn without_clipping_they_have_the_bits_of_the_dense_ones_on_any_threads() {
     }
 }
 
-/// Adam of the rows that are read, in f64: `SparseAdam` but for where `eps` stands.
+/// Adam of the rows that are read, in f64: `SparseAdam` except for the position of `eps`.
 struct Lazy {
     table: Vec<f64>,
     moments: [Vec<f64>; 2],
@@ -204,12 +206,12 @@ fn smaller_batches_masters_and_gradients_that_are_not_finite() {
         let (numbers, weights) = run(&mut session, 4);
         assert!(numbers.iter().all(|x| x.is_finite()));
         assert_ne!(weights[0][0], weights[3][0], "{level:?}");
-        // The last batch of an epoch: fewer rows than there is room for.
+        // The last batch of an epoch: fewer rows than the capacity.
         let program = session.training_program(&graph(3, true)).unwrap();
         session.gradients(program, &feed(&ids(9, 3))).unwrap();
         assert!(session.update(0.05).unwrap().applied);
         assert_ne!(read(&session, TABLE), weights[3][0]);
-        // More than there is room for.
+        // More than the capacity.
         assert!(session.training_program(&graph(2 * BATCH, true)).is_err());
         // A row with NaN stops the step.
         let tensor = session.tensors().iter().find(|t| t.name == TABLE).unwrap().clone();

@@ -326,7 +326,7 @@ fn gradients_that_are_not_finite_change_nothing() {
     let skipped: Vec<usize> = (0..20).filter(|&i| !applied[i]).collect();
     assert_eq!(skipped, [2, 7, 12, 17]);
     assert_eq!(skipping.session().applied(), 16);
-    // Both stand at the parameters before the step that failed.
+    // Both have the parameters before the step that failed.
     assert_eq!(parameters(&stopped), after_three.unwrap());
 }
 

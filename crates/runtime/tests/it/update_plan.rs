@@ -79,7 +79,7 @@ fn a_step_moves_each_operand_once() {
     let (rows, cols) = (128, 1024);
     // With masters: the gradient, the master in place of the parameter, and the parameter written.
     let f16 = (DType::F16, r#"{"name": "adamw"}"#, 2 + (4 + 2 + 8) + (4 + 8 + 2));
-    // In bf16 parameter and rest of the master, both ways; every pass puts them together.
+    // In bf16 parameter and rest of the master, both ways; every pass joins them.
     let bf16 = [
         (DType::BF16, r#"{"name": "adamw"}"#, 2 + (2 + 2 + 2 + 8) + (2 + 2 + 8)),
         (DType::BF16, r#"{"name": "lamb"}"#, 2 + (2 + 8 + 8 + 4) + (8 + 4 + 4)),

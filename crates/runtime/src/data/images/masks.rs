@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The mask of each image: the PNG file of its name in the folder of masks.
 ///
 /// # Errors
-/// `Data` for an image without a mask, and for two that would have one together, as `a.png` and `a.jpg`.
+/// `Data` for an image without a mask, and for two that would share one, as `a.png` and `a.jpg`.
 pub(super) fn of_images(masks: &Path, images: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut known: BTreeMap<&OsStr, &Path> = BTreeMap::new();
     let mut found = Vec::with_capacity(images.len());
@@ -35,8 +35,8 @@ pub(super) fn of_images(masks: &Path, images: &[PathBuf]) -> Result<Vec<PathBuf>
     Ok(found)
 }
 
-/// Appends the classes of the pixels of a mask of the size `have`: the nearest pixel's where the mask is scaled, as
-/// `Resize(interpolation=NEAREST_EXACT)`, over the part that is taken of an image of that size.
+/// Appends the classes of the pixels of a mask of the size `have`: the nearest pixel's where the mask is
+/// scaled, as `Resize(interpolation=NEAREST_EXACT)`, over the part that is taken of an image of that size.
 pub(super) fn append(have: [usize; 2], values: &[u8], [height, width]: [usize; 2], out: &mut Vec<u8>) {
     let [(tall, top), (wide, left)] = placed(have, [height, width]);
     let nearest = |i: usize, from: usize, to: usize| {
@@ -48,8 +48,8 @@ pub(super) fn append(have: [usize; 2], values: &[u8], [height, width]: [usize; 2
     }
 }
 
-/// Height and width of a PNG file without colours, and the number that each pixel is stored as: its grey value, or the number of
-/// its colour in a palette.
+/// Height and width of a PNG file without colours, and the number that each pixel is stored as: its grey
+/// value, or the number of its colour in a palette.
 pub(super) fn numbers(bytes: &[u8]) -> std::result::Result<([usize; 2], Vec<u8>), String> {
     if !bytes.starts_with(&[0x89, b'P', b'N']) {
         return Err("is no PNG file, as masks are: other kinds do not keep the numbers of classes".into());

@@ -113,8 +113,8 @@ fn weights(from: usize, to: usize, skip: usize, count: usize) -> Vec<(usize, Vec
     (skip..skip + count).map(place).collect()
 }
 
-/// For height and width, the size that an image of a size is scaled to so that it covers another one, and what is cut off before
-/// its middle.
+/// For height and width, the size that an image of a size is scaled to so that it covers another one, and
+/// what is cut off before its middle.
 pub(super) fn placed(have: [usize; 2], size: [usize; 2]) -> [(usize, usize); 2] {
     let scale = (size[0] as f64 / have[0] as f64).max(size[1] as f64 / have[1] as f64);
     let scaled = |n: usize, least: usize| ((n as f64 * scale).round() as usize).max(least);
@@ -249,7 +249,7 @@ pub(super) mod tests {
         let half = weights(8, 4, 1, 1);
         assert_eq!(half, [(1, vec![0.125, 0.375, 0.375, 0.125])]);
         let small = line.clone().covering(1, 4).unwrap();
-        // The height asked for needs no scaling, the width a half: it covers, and its middle stays.
+        // The requested height needs no scaling, the width a half: it covers, and its middle stays.
         assert_eq!((small.height, small.width), (1, 4));
         for (h, w) in [(3, 5), (7, 2), (1, 1), (9, 9)] {
             let flat = image(4, 6, 3, &[50.0; 72]).covering(h, w).unwrap();

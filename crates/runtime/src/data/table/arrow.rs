@@ -1,5 +1,5 @@
-//! Arrow IPC files, in both forms: with a footer (`.arrow`, Feather 2) and as a stream of messages, as the `datasets`
-//! library writes them. Format: <https://arrow.apache.org/docs/format/Columnar.html>.
+//! Arrow IPC files, in both forms: with a footer (`.arrow`, Feather 2) and as a stream of messages, as the
+//! `datasets` library writes them. Format: <https://arrow.apache.org/docs/format/Columnar.html>.
 
 use super::super::Mapped;
 use super::block::{Block, Fault, GROUP, Kind, NULL, too_large};
@@ -184,7 +184,8 @@ fn is_text(ty: &DataType) -> bool {
     }
 }
 
-/// Calls `each` with the strings of an array of them, a null being an empty one; `None` where it holds others.
+/// Calls `each` with the strings of an array of them, a null being an empty one; `None` where it holds
+/// others.
 fn strings(array: &ArrayRef, each: &mut dyn FnMut(&str)) -> Option<()> {
     let mut own = |s: Option<&str>| each(s.unwrap_or_default());
     match array.data_type() {
@@ -336,7 +337,7 @@ impl Bytes<'_> {
         Ok(out)
     }
 
-    /// Length of a message's metadata with what stands before it; 0 at the end of a stream.
+    /// Length of a message's metadata with what precedes it; 0 at the end of a stream.
     fn metadata(&self, at: u64) -> Result<u64, String> {
         let word = |at| Ok::<[u8; 4], String>(self.read(at, 4)?.try_into().unwrap_or_default());
         let (before, length) = match word(at)? {
@@ -357,7 +358,8 @@ fn message(bytes: &[u8]) -> Result<Message<'_>, String> {
     root_as_message(found).map_err(|e| format!("is no Arrow IPC file, or damaged ({e})"))
 }
 
-/// Refuses a record batch whose buffers claim to be larger than a column may be, before anything is decompressed.
+/// Refuses a record batch whose buffers claim to be larger than a column may be, before anything is
+/// decompressed.
 fn bounded(message: &Message<'_>, body: &[u8]) -> Result<(), String> {
     let batch = message.header_as_record_batch().ok_or("is damaged: a record batch is none")?;
     let (Some(buffers), Some(_)) = (batch.buffers(), batch.compression()) else { return Ok(()) };
@@ -381,7 +383,7 @@ fn schema(schema: Option<arrow_ipc::Schema<'_>>) -> Result<SchemaRef, String> {
     try_fb_to_schema(schema).map(Arc::new).map_err(|e| e.to_string())
 }
 
-/// Rows of the record batch whose message stands at a place of the file.
+/// Rows of the record batch whose message is at an offset of the file.
 fn batch(bytes: &Bytes<'_>, block: arrow_ipc::Block) -> Result<Batch, String> {
     let lengths = [block.offset(), block.metaDataLength() as i64, block.bodyLength()];
     if lengths.iter().any(|&l| l < 0) {
@@ -411,7 +413,8 @@ fn stream(bytes: &Bytes<'_>) -> Result<Found, String> {
     let mut found: Option<(SchemaRef, MetadataVersion)> = None;
     let (mut batches, mut at) = (Vec::new(), 0);
     loop {
-        // The format lets a stream end without its mark; a file that was cut off could then not be told from a whole one.
+        // The format lets a stream end without its mark; a file that was cut off could then not be
+        // distinguished from a whole one.
         if at == bytes.length() {
             return Err(
                 "is cut off: the mark of its end is missing, as if its writer had not been closed".into()
@@ -531,7 +534,7 @@ mod tests {
         );
     }
 
-    /// Files that end early, claim what is not there, or are in another format of the name.
+    /// Files that end early, claim more than they have, or are in another format of the name.
     #[test]
     fn damaged_files_are_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -49,7 +49,7 @@ pub(super) enum Kind {
     Mask { length: usize, truncate: bool },
     /// An encoded image.
     Image(Arc<Layout>),
-    /// All elements of a list, with the bytes of one more behind them.
+    /// All elements of a list, followed by the bytes of one more.
     Joined { end: Vec<u8> },
 }
 

@@ -1,5 +1,5 @@
-//! Text tables: `.csv` and `.tsv` with a line of names, as pandas writes them. A column's dtype is that of all its cells: integers,
-//! floats, bools, or else words. The file is parsed once, when it is opened.
+//! Text tables: `.csv` and `.tsv` with a line of names, as pandas writes them. A column's dtype is that of
+//! all its cells: integers, floats, bools, or else words. The file is parsed once, when it is opened.
 
 use super::super::Mapped;
 use super::block::{Block, Fault, Kind, NULL};
@@ -7,7 +7,8 @@ use super::format::{Field, Format, Words};
 use headwater_core::DType;
 use std::sync::Arc;
 
-/// Columns of the widest file that is read: each takes memory of its own, however few bytes the file has of it.
+/// Columns of the widest file that is read: each takes memory of its own, however few bytes the file has of
+/// it.
 const COLUMNS: usize = 1 << 16;
 
 /// A column's cells.
@@ -44,8 +45,8 @@ struct May {
 }
 
 impl Csv {
-    /// Parses a file; `tabs` for one whose cells are set apart by tabs. Others have commas, or semicolons where the line of
-    /// names has these and no comma.
+    /// Parses a file; `tabs` for one whose cells are separated by tabs. Others have commas, or semicolons
+    /// where the line of names has these and no comma.
     pub(super) fn open(map: &Arc<Mapped>, tabs: bool) -> Result<Csv, String> {
         let bytes = map.bytes();
         let head = bytes.split(|b| *b == b'\n').next().unwrap_or_default();

@@ -163,8 +163,8 @@ impl Leaf {
         }
     }
 
-    /// Decodes all groups once: afterwards only a file that was changed is refused. Returns the elements of each row,
-    /// where rows are filled up.
+    /// Decodes all groups once: afterwards only a file that was changed is refused. Returns the elements of
+    /// each row, where rows are filled up.
     pub(super) fn validate(&self) -> Result<Vec<u32>> {
         let mut sizes = Vec::new();
         for group in 0..self.table.begins.len() - 1 {
@@ -173,7 +173,7 @@ impl Leaf {
         Ok(sizes)
     }
 
-    /// The elements of all rows, one after the other.
+    /// The elements of all rows, concatenated.
     pub(super) fn joined(&self) -> Result<Vec<u8>> {
         let mut all = Vec::new();
         for group in 0..self.table.begins.len() - 1 {

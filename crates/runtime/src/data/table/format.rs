@@ -72,7 +72,8 @@ impl Words {
 pub(super) struct Field {
     /// Fields of structs, joined by dots.
     pub(super) path: String,
-    /// Its name, and the dtype of its elements, none for bytes; for what is no tensor, the kind that it holds.
+    /// Its name, and the dtype of its elements, none for bytes; for what is no tensor, the kind that it
+    /// holds.
     pub(super) found: Result<(String, Option<DType>), String>,
     /// Its rows are lists.
     pub(super) list: bool,

@@ -1,8 +1,9 @@
-//! Parquet, Arrow and CSV files as data sets: columns of numbers, lists and images. Row groups and record batches are decoded
-//! one at a time, checked when a file is opened, and kept within a budget.
+//! Parquet, Arrow and CSV files as data sets: columns of numbers, lists and images. Row groups and record
+//! batches are decoded one at a time, checked when a file is opened, and kept within a budget.
 //!
-//! A file alone gives its numbers, and lists of one length. A `table.toml` beside it says how lists of several lengths are filled
-//! up, which columns hold images, which strings are classes, and which columns make a vector.
+//! A file alone gives its numbers, and lists of one length. A `table.toml` beside it says how lists of
+//! several lengths are filled up, which columns hold images, which strings are classes, and which columns
+//! make a vector.
 
 mod arrow;
 mod block;
@@ -104,7 +105,7 @@ struct Sequence {
 }
 
 impl Sequence {
-    /// Refuses settings that do not go together.
+    /// Refuses settings that exclude each other.
     fn check(&self) -> Result<(), String> {
         let odd = match self.packed {
             true => [("pad", self.pad.is_some()), ("truncate", self.truncate), ("mask", self.mask.is_some())],
@@ -147,8 +148,8 @@ impl TableSettings {
         Ok((settings, files))
     }
 
-    /// Lists the classes that no one has listed: the strings of all files, sorted. A file may lack a column of labels, as one to
-    /// be predicted does; all files may not.
+    /// Lists the classes that no one has listed: the strings of all files, sorted. A file may lack a column
+    /// of labels, as one to be predicted does; all files may not.
     fn name_classes(&mut self, files: &[PathBuf]) -> Result<()> {
         let file = files.first().map_or(Path::new(FILE), PathBuf::as_path);
         for (name, classes) in &self.classes {
@@ -237,11 +238,11 @@ pub(super) struct Columns {
     pub(super) columns: Vec<Column>,
     /// Columns that are no tensors, and what they hold.
     pub(super) others: Vec<(String, String)>,
-    /// Elements of each row before it was filled up: the most in any wanted column.
+    /// Elements of each row before it was filled up: the most in any requested column.
     pub(super) lengths: Option<Lengths>,
 }
 
-/// The columns of a file. Those that are wanted are decoded once, to check them.
+/// The columns of a file. Those that are requested are decoded once, to check them.
 pub(super) fn columns(
     path: &Path,
     map: &Arc<Mapped>,
@@ -380,8 +381,8 @@ fn kinds(
     }
 }
 
-/// Windows of all lists of a column joined, and what follows each element. Of one that nobody wants there is the type of
-/// no samples.
+/// Windows of all lists of a column joined, and what follows each element. One that is not requested has the
+/// type of zero samples.
 fn packed(
     table: &Arc<Table>,
     at: usize,

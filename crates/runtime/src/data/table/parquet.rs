@@ -1,4 +1,5 @@
-//! Parquet files: the values of one column in one row group, as little-endian bytes, a fixed number for each row.
+//! Parquet files: the values of one column in one row group, as little-endian bytes, a fixed number for each
+//! row.
 
 use super::super::Mapped;
 use super::block::{Block, Fault, GROUP, Kind, NULL, too_large};
@@ -110,7 +111,7 @@ fn name(column: &ColumnDescriptor) -> Result<String, String> {
 /// The dtype of a column's elements; `None` for strings of bytes.
 ///
 /// # Errors
-/// For a column of no numbers, the kind that it holds.
+/// For a column that is not numeric, the kind that it holds.
 fn dtype(column: &ColumnDescriptor) -> Result<Option<DType>, String> {
     let integer = match (column.logical_type_ref(), column.converted_type()) {
         (Some(LogicalType::Integer(int)), _) => Some((int.bit_width, int.is_signed)),
@@ -298,8 +299,8 @@ fn each<T: DataType>(
     }
 }
 
-/// Pages that hold no more elements than a column of a row group may. Pages without any, which pyarrow may write
-/// before the last one, are passed over: the reader would take them for the end.
+/// Pages that hold no more elements than a column of a row group may. Pages without any, which pyarrow may
+/// write before the last one, are passed over: the reader would take them for the end.
 struct Pages {
     inner: Box<dyn PageReader>,
     most: u64,

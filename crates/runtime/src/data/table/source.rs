@@ -1,4 +1,5 @@
-//! A mapped file as the `parquet` crate reads one: a file that was shortened meanwhile is an error, and no signal.
+//! A mapped file as the `parquet` crate reads one: a file that was shortened meanwhile is an error, and no
+//! signal.
 
 use super::super::Mapped;
 use parquet::errors::{ParquetError, Result};

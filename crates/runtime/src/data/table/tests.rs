@@ -92,7 +92,7 @@ fn columns_are_tensors_whose_rows_are_read_in_any_order() {
     assert_eq!(floats(&data, "pair", &order), [6., 7., 0., 1., 4., 5., 2., 3.]);
     assert_eq!(floats(&data, "b", &[3]), [1.]);
 
-    // A column that is no tensor is named with its kind where it is asked for.
+    // A column that is no tensor is named with its kind where it is requested.
     let ty = TensorType::new(DType::F32, [1]);
     let refused = feeds([("text", &ty)].into_iter(), &data, &Default::default(), Default::default())
         .unwrap_err()
@@ -124,7 +124,7 @@ fn nulls_are_refused_by_file_column_and_row() {
     );
     let message = said(&path);
     assert!(message.contains("nulls.parquet: `x` of row 3 is null"), "{message}");
-    // Columns that are not asked for may have them.
+    // Columns that are not requested may have them.
     assert!(Dataset::open_columns(&path, &|_| false).is_ok());
 
     // A list that is null, and an element of one.

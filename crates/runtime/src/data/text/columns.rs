@@ -18,7 +18,7 @@ pub(super) struct Output {
     packed: bool,
     length: usize,
     pad: Option<i32>,
-    /// All tokens one after the other, padding included.
+    /// All tokens concatenated, padding included.
     ids: Vec<i32>,
     types: Vec<i32>,
     /// Tokens of each sample before padding.

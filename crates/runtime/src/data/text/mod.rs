@@ -1,8 +1,8 @@
 //! Texts as a data set: lines of `.jsonl` files and plain text, tokenized when the data set is opened.
 //!
-//! A folder is such a data set if it has a file `text.toml`. Tokens are those of a `tokenizer.json` as Hugging
-//! Face's `tokenizers` saves it, or the text's bytes. Samples are windows of all texts joined (`packed`), as
-//! language models are trained on, or one text each, padded to the same length.
+//! A folder is such a data set if it has a file `text.toml`. Tokens are those of a `tokenizer.json` as
+//! Hugging Face's `tokenizers` saves it, or the text's bytes. Samples are windows of all texts joined
+//! (`packed`), as language models are trained on, or one text each, padded to the same length.
 
 mod columns;
 mod pattern;

@@ -1,10 +1,12 @@
-//! Regular expressions of tokenizers: from the syntax of Oniguruma, in which `tokenizer.json` is written and Hugging
-//! Face's own library reads it, to that of `fancy-regex`, which needs no C compiler. Both have the same grammar, and
-//! give other meanings to some of it: classes such as `\w`, the ends of lines, intervals, options.
+//! Regular expressions of tokenizers: from the syntax of Oniguruma, in which `tokenizer.json` is written and
+//! Hugging Face's own library reads it, to that of `fancy-regex`, which needs no C compiler. Both have the
+//! same grammar, and give other meanings to some of it: classes such as `\w`, the ends of lines, intervals,
+//! options.
 //!
-//! Every class is written out by Unicode properties, most anchors as lookarounds; what is left means the same in
-//! both. What has no equal, or none that was compared, is refused by name. The classes were compared with
-//! Oniguruma 6.9.10 on all code points (both have the tables of Unicode 16), patterns by `headwater_tools.patterns`.
+//! Every class is written out by Unicode properties, most anchors as lookarounds; what is left means the same
+//! in both. What has no equal, or none that was compared, is refused by name. The classes were compared with
+//! Oniguruma 6.9.10 on all code points (both have the tables of Unicode 16), patterns by
+//! `headwater_tools.patterns`.
 
 mod class;
 mod fold;

@@ -19,7 +19,7 @@ fn ints(texts: &Texts, name: &str) -> Vec<i64> {
     headwater_core::Tensor::from_bytes(&column.ty, column.bytes()).cast(DType::I64).ints().to_vec()
 }
 
-/// Words by white space, as a `tokenizer.json`, which puts token 1 before each text and 2 behind it.
+/// Words by white space, as a `tokenizer.json`, which puts token 1 before each text and 2 after it.
 const WORDS: &str = r#"{
     "version": "1.0", "truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0},
     "padding": null, "added_tokens": [], "normalizer": {"type": "Lowercase"},

@@ -1,5 +1,5 @@
-//! Tokens of texts, by a `tokenizer.json` or byte by byte. Files are from anywhere: what the `tokenizers` library does
-//! not bear ends in a message.
+//! Tokens of texts, by a `tokenizer.json` or byte by byte. Files are from anywhere: what the `tokenizers`
+//! library does not bear ends in a message.
 
 use super::{Sample, TextSettings, Token, pattern};
 use crate::error::{Error, Result};
@@ -70,7 +70,7 @@ impl Tokens {
         }
     }
 
-    /// The tokens of texts, one after the other.
+    /// The tokens of texts, concatenated.
     ///
     /// # Errors
     /// The message of the tokenizer, or that it failed.
@@ -108,10 +108,11 @@ impl Tokens {
     }
 }
 
-/// Takes over the length of samples: whatever a tokenizer was saved with, its texts are cut to that or not at all.
+/// Takes over the length of samples: whatever a tokenizer was saved with, its texts are cut to that or not at
+/// all.
 ///
 /// # Errors
-/// If its own tokens leave no room for a text.
+/// If its own tokens leave no capacity for a text.
 fn cut(tokenizer: &mut Tokenizer, settings: &TextSettings) -> Result<(), String> {
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|e| e.to_string())?;
@@ -148,8 +149,8 @@ pub(super) fn leave_nothing_to_chance(tokenizer: &mut Tokenizer) {
 /// A tokenizer as the library is to read it: with regular expressions in its syntax.
 ///
 /// # Errors
-/// The part with which the library would take memory that the file does not justify, or an expression that would have
-/// another meaning.
+/// The part with which the library would take memory that the file does not justify, or an expression that
+/// would have another meaning.
 fn adapted(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     let mut file: Value = serde_json::from_slice(&bytes).map_err(|e| format!("{NONE}: {e}"))?;
     let growth = walk(&file)?;
@@ -209,7 +210,8 @@ fn walk(part: &Value) -> Result<f64, String> {
         Value::Array(parts) => parts.iter().map(walk).sum(),
         Value::Object(fields) => {
             if let Some(Value::String(table)) = fields.get("precompiled_charsmap") {
-                // Six bits a character; the table begins with the bytes of its trie, which are set aside unseen.
+                // Six bits a character; the table begins with the bytes of its trie, which are set aside
+                // unseen.
                 let claimed = first_word(table).map_or(0, u64::from);
                 if claimed > table.len() as u64 {
                     let have = table.len() * 3 / 4;

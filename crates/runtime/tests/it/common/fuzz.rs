@@ -1,8 +1,9 @@
-//! Fuzzing inside an ordinary test: mutated inputs for so many seconds, each iteration a function of its seed.
+//! Fuzzing inside an ordinary test: mutated inputs for so many seconds, each iteration a function of its
+//! seed.
 //!
 //! `HEADWATER_FUZZ_SECONDS` is the time of each target (default: 1). `HEADWATER_FUZZ_SEED` is the seed of the
-//! first iteration: a number, to repeat a finding, or `random`. The seed of the iteration that runs stands in
-//! `fuzz-<target>.seed` in the target directory's `tmp`, for those that end the process.
+//! first iteration: a number, to repeat a finding, or `random`. The seed of the iteration that runs is stored
+//! in `fuzz-<target>.seed` in the target directory's `tmp`, for those that end the process.
 #![allow(dead_code)]
 
 use std::path::PathBuf;

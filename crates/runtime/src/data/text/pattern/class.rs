@@ -1,4 +1,5 @@
-//! Classes of characters: brackets, properties and those with a letter of their own, written out by Unicode's properties.
+//! Classes of characters: brackets, properties and those with a letter of their own, written out by Unicode's
+//! properties.
 
 use super::{DEPTH, Part, Read, Reader, fold, named};
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, HirKind};
@@ -66,7 +67,8 @@ impl Reader {
         if negative {
             inside.negate();
         }
-        // Where case is ignored, a class with ß matches "ss" as well; without it, both libraries take in other cases.
+        // Where case is ignored, a class with ß matches "ss" as well; without it, both libraries take in
+        // other cases.
         if !negative && fold::expands(&inside) {
             return Err(fold::ERROR.into());
         }

@@ -1,6 +1,6 @@
-//! Where case is ignored, Oniguruma takes some characters for several: ß for "ss", ﬁ for "fi", as full case folding
-//! has it (Unicode's CaseFolding.txt, status F). `fancy-regex` folds single characters. What might tell the two apart
-//! is found here.
+//! Where case is ignored, Oniguruma takes some characters for several: ß for "ss", ﬁ for "fi", as full case
+//! folding has it (Unicode's CaseFolding.txt, status F). `fancy-regex` folds single characters. Patterns in
+//! which the two might differ are found here.
 
 use regex_syntax::hir::ClassUnicode;
 use std::sync::LazyLock;
