@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Name of the attribute of nodes inside `torch.autocast(enabled=False)`: no list of O1 applies to them. The
-/// importer sets it; it is gone once precision has been chosen.
+/// importer sets it; it is removed once precision has been chosen.
 pub const KEEPS_TYPES: &str = "keeps_types";
 
 /// One attribute value.

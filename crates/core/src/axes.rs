@@ -1,5 +1,5 @@
-//! Iteration spaces of row programs over given layouts: axes, and how every operand moves along them. Pure index
-//! arithmetic, shared by devices.
+//! Iteration spaces of row programs over given layouts: axes, and how every operand moves along them. Pure
+//! index arithmetic, shared by devices.
 
 /// One iteration dimension: its size, and the step of every operand along it, in elements.
 #[derive(Clone, Debug, PartialEq)]

@@ -111,7 +111,8 @@ impl Context {
     }
 }
 
-/// Activations that a forward pass keeps for its backward pass. When dropped, their memory is reused by the next forward pass.
+/// Activations that a forward pass keeps for its backward pass. When dropped, their memory is reused by the
+/// next forward pass.
 pub struct Activations {
     context: Arc<Context>,
     arena: Option<Arc<dyn Buffer>>,
@@ -195,7 +196,7 @@ pub struct Callable {
     boundary: usize,
     steps: usize,
     crossing_bytes: usize,
-    /// Stand for segments of which a half touches no byte: a device wants each of them.
+    /// Placeholders for segments of which a half touches no byte: a device requires every segment.
     idle: Vec<Option<Arc<dyn Buffer>>>,
     identity: Arc<()>,
 }

@@ -1,5 +1,6 @@
-//! Collectives over a transport, on bytes in host memory: who sends which elements to whom, and sums in the order that
-//! does not depend on the number of ranks. A device whose plans have collectives calls [`Carrier::run`].
+//! Collectives over a transport, on bytes in host memory: who sends which elements to whom, and sums in the
+//! order that does not depend on the number of ranks. A device whose plans have collectives calls
+//! [`Carrier::run`].
 
 use crate::attr::{Attr, Attrs};
 use crate::diagnostic::Result;
@@ -28,7 +29,8 @@ impl Carrier<'_> {
     /// Does it: operands are row-major, the result is written to `out`. All ranks do the same.
     ///
     /// # Errors
-    /// `Device` if a rank is gone or does something else; `Unsupported` for an operator that is not known here.
+    /// `Device` if a rank is lost or does something else; `Unsupported` for an operator that is not known
+    /// here.
     pub fn run(&self, operands: &[&[u8]], out: &mut [u8]) -> Result<()> {
         let first = *operands.first().ok_or_else(|| fail!(Attribute, "a collective of nothing"))?;
         let (rank, ranks) = (self.transport.rank(), self.transport.ranks());
@@ -87,8 +89,8 @@ impl Carrier<'_> {
         elements.start * size..elements.end * size
     }
 
-    /// This rank's part of a sum over all values of all ranks, of which each has as many as `counts` says, added up in
-    /// `order` by their numbers.
+    /// This rank's part of a sum over all values of all ranks, of which each has as many as `counts` says,
+    /// added up in `order` by their numbers.
     fn reduced(&self, values: &[&[u8]], counts: &[usize], order: &[(usize, usize)]) -> Result<Vec<u8>> {
         let to = |q: usize| {
             let mut bytes = Vec::new();

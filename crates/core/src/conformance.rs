@@ -77,7 +77,7 @@ fn one(device: &dyn Device, op: &'static OpDef, case: &Case, dtype: DType, all: 
 /// Runs one training step of a model's forward graph in f32, as it is compiled for the device. Its loss,
 /// every gradient and every new content of a buffer are judged by the step of the same model in f64, within
 /// what runs with random roundings show ([`rounded`]). `tensor` gives the inputs of the compiled graph, in
-/// the dtypes that it asks for.
+/// the dtypes that it expects.
 ///
 /// # Errors
 /// Refusals of compilation for the generic target and of the reference: the model is at fault then, not the

@@ -5,11 +5,11 @@
 //! device that does its work while it is submitted is the trivial case, and fulfils the same contract.
 //!
 //! Failures. What can be checked at once (a range, a foreign buffer) is refused at once. What goes wrong
-//! while work runs is kept by the stream. The work behind it on that stream is dropped, and the next call
-//! that waits reports it. An error in data (`Value`, such as an index out of range) is then over, and the
-//! stream takes work again. A failure of the device (`Device`) is sticky. Every later call on the stream, and
-//! every later run of the same executable, reports it again. Errors of a plan name the operator and the
-//! model's line.
+//! while work runs is kept by the stream. The work after it on that stream is dropped, and the next call that
+//! waits reports it. An error in data (`Value`, such as an index out of range) is then over, and the stream
+//! takes work again. A failure of the device (`Device`) is sticky. Every later call on the stream, and every
+//! later run of the same executable, reports it again. Errors of a plan name the operator and the model's
+//! line.
 //!
 //! Passes see a device through its [`Target`] alone. The interface knows no pass.
 
@@ -89,8 +89,8 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// All that the bits of its results depend on beside the plan, such as the processor's instructions: ranks that differ
-    /// in it do not train together.
+    /// All that the bits of its results depend on in addition to the plan, such as the processor's
+    /// instructions: ranks that differ in it cannot train one model.
     fn arithmetic(&self) -> String {
         self.name().into()
     }
@@ -100,7 +100,8 @@ pub trait Device: Send + Sync {
         Vec::new()
     }
 
-    /// A remark that belongs beside every figure of this device, such as that it is simulated, or rounds otherwise.
+    /// A remark that belongs beside every figure of this device, such as that it is simulated, or rounds
+    /// otherwise.
     fn remark(&self) -> Option<&str> {
         None
     }
@@ -113,9 +114,10 @@ pub struct StepUse {
     pub host: Option<String>,
     /// Kernels that it launches.
     pub launches: usize,
-    /// The function that computes it, or the reason why none does, if operators of a vendor's library are asked for.
+    /// The function that computes it, or the reason why none does, if operators of a vendor's library are
+    /// requested.
     pub vendor: Option<Result<&'static str, String>>,
-    /// Bytes of workspace that this function asks for, beside the plan's memory. Steps share them.
+    /// Bytes of workspace that this function requests, in addition to the plan's memory. Steps share them.
     pub workspace: usize,
     /// Times of the kernels, where the device predicts them.
     pub predicted: Option<Predicted>,
@@ -128,7 +130,8 @@ pub struct Predicted {
     pub kernels: Vec<f64>,
     /// Seconds that the host needs to launch one.
     pub launch: f64,
-    /// Seconds that the host needs to replay the recorded launches which begin with this step; 0 where none do.
+    /// Seconds that the host needs to replay the recorded launches which begin with this step; 0 where none
+    /// do.
     pub replay: f64,
     /// Seconds for which each unit of the device is busy, by its name: means over all its cores.
     pub busy: Vec<(&'static str, f64)>,
@@ -166,7 +169,7 @@ pub trait Stream: Send + Sync {
     /// As the module says.
     fn write(&self, to: &Arc<dyn Buffer>, offset: usize, data: &[u8]) -> Result<()>;
 
-    /// Copies from a buffer to host memory, to be taken when it is there.
+    /// Copies from a buffer to host memory, to be taken when it is complete.
     ///
     /// # Errors
     /// As the module says.
@@ -200,7 +203,7 @@ pub trait Stream: Send + Sync {
     /// As the module says.
     fn fill(&self, to: &Arc<dyn Buffer>, offset: usize, bytes: usize, value: u8) -> Result<()>;
 
-    /// A mark behind all work submitted so far.
+    /// A mark after all work submitted so far.
     ///
     /// # Errors
     /// As the module says.
@@ -249,11 +252,12 @@ pub trait Fetched: Send {
 pub trait Executable: Send {
     /// Submits a part of the plan: the steps of a range, in order; `0..steps` is all of it. `memory[i]` is
     /// segment `i`, the arena first, each a buffer of its own. Parts of one run, in order and on the same
-    /// memory, do what the whole does. The plan's own streams begin behind the work of `stream`, and what is
+    /// memory, do what the whole does. The plan's own streams begin after the work of `stream`, and what is
     /// submitted to it next waits for all of them. A device may as well run all steps on it in their order.
     ///
     /// # Errors
-    /// `Device` if the memory is not this device's, too small or too little, and as the module of [`Device`] says.
+    /// `Device` if the memory is not this device's, too small or too little, and as the module of [`Device`]
+    /// says.
     fn submit(&mut self, stream: &dyn Stream, memory: &[Arc<dyn Buffer>], steps: Range<usize>) -> Result<()>;
 
     /// Measures the duration of every step from now on. That may order what would overlap.

@@ -24,7 +24,7 @@ pub struct Origin {
 }
 
 /// The dtype that the source line of a conversion names. In an export in f32, `.float()` and `.to(x.dtype)`
-/// are one and the same call; the line tells them apart.
+/// are one and the same call; the line distinguishes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NamedDType {
     /// f32 by its name.

@@ -4,7 +4,7 @@
 //! The key is the run's seed; the counter is the element's block, the node's stream and the step. Knows no
 //! tensors.
 
-/// Four words from a counter and a key. Words stand in 64 bits, and nothing is called, so that a loop over
+/// Four words from a counter and a key. Words are held in 64 bits, and nothing is called, so that a loop over
 /// counters becomes one over vectors.
 #[inline(always)]
 pub fn philox(counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
@@ -44,7 +44,7 @@ impl Stream {
         philox([block, self.stream, step as u32, (step >> 32) as u32], [seed as u32, (seed >> 32) as u32])
     }
 
-    /// [`Stream::block`] of `N` numbers from `first` on, modulo 2³², computed side by side.
+    /// [`Stream::block`] of `N` numbers from `first` on, modulo 2³², computed in parallel lanes.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)]
     pub fn blocks<const N: usize>(&self, first: u32) -> [[u32; 4]; N] {

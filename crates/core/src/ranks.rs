@@ -21,8 +21,8 @@ pub struct Axis {
     pub coordinate: usize,
 }
 
-/// The ranks that run one step together, by axes. Programs of all ranks are the same, but for coordinates
-/// that become constants.
+/// The ranks that run one step jointly, by axes. Programs of all ranks are the same, but for coordinates that
+/// become constants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mesh {
     /// The axes. There is one today, [`DATA`].
@@ -56,7 +56,8 @@ impl Mesh {
 /// An exchange of bytes in which every rank takes part. Ranks post the same exchanges in the same order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Exchange {
-    /// Part `q` goes to rank `q`; received are the parts from ranks 0, 1, … Parts differ in length as they like.
+    /// Part `q` goes to rank `q`; received are the parts from ranks 0, 1, … Parts differ in length as they
+    /// like.
     AllToAll(Vec<Vec<u8>>),
     /// These bytes go to every rank; received are those of ranks 0, 1, …
     AllGather(Vec<u8>),
@@ -87,7 +88,7 @@ pub trait Transport: Send + Sync {
     /// Begins an exchange. Returns before it is over.
     ///
     /// # Errors
-    /// `Device` if a rank is gone, or exchanges something else.
+    /// `Device` if a rank is lost, or exchanges something else.
     fn post(&self, exchange: Exchange) -> Result<Ticket>;
 
     /// The parts received, in the order of ranks, once the exchange is over; `None` before. Does not wait. A
@@ -109,7 +110,8 @@ pub trait Transport: Send + Sync {
     /// Ends this rank's part in order: all ranks leave, and post nothing more.
     fn leave(&self) {}
 
-    /// Says what this rank does from now on, so that others can say where it was when they hear nothing of it any more.
+    /// Says what this rank does from now on, so that others can say where it was when they receive nothing
+    /// from it any more.
     fn at(&self, doing: &str) {
         let _ = doing;
     }
@@ -135,8 +137,8 @@ pub fn exchanged(transport: &dyn Transport, exchange: Exchange) -> Result<Vec<Ve
 
 /// The order in which the values of `count` lanes or ranks are added up: recursive halving,
 /// `s(a, b) = s(a, m) + s(m, b)` with `m = (a + b) / 2`. A list of additions, `(into, from)`: value `from` is
-/// added to value `into`, and the sum is value 0 at the end. Whoever holds a half of the range adds that up
-/// alone, so the bits do not depend on how many ranks share the lanes, where the halves are theirs.
+/// added to value `into`, and the sum is value 0 at the end. The rank that holds a half of the range adds
+/// that up alone, so the bits do not depend on how many ranks share the lanes, where the halves are theirs.
 pub fn halving(count: usize) -> Vec<(usize, usize)> {
     fn add(a: usize, b: usize, all: &mut Vec<(usize, usize)>) {
         if b - a > 1 {
@@ -158,8 +160,8 @@ pub fn lanes_of(rank: usize, ranks: usize, lanes: usize) -> Range<usize> {
     rank * lanes / ranks..(rank + 1) * lanes / ranks
 }
 
-/// Sums of [`halving`] that can be made once lane `lane` of `lanes` has been added up, and those from lane `first`
-/// to it: that many of the last sums are joined, the latest first.
+/// Sums of [`halving`] that can be made once lane `lane` of `lanes` has been added up, and those from lane
+/// `first` to it: that many of the last sums are joined, the latest first.
 pub fn joins(lanes: usize, first: usize, lane: usize) -> usize {
     let (mut a, mut b, mut joins) = (0, lanes, 0);
     while b - a > 1 {
@@ -195,8 +197,8 @@ pub fn parts_by_rank(lanes: usize, ranks: usize) -> Vec<usize> {
     (0..ranks).map(|r| parts(lanes, &lanes_of(r, ranks, lanes)).len()).collect()
 }
 
-/// The order in which the [`parts`] of all ranks are added up, by their number: what is left of [`halving`]. The sum
-/// is part 0 at the end.
+/// The order in which the [`parts`] of all ranks are added up, by their number: what is left of [`halving`].
+/// The sum is part 0 at the end.
 pub fn joining(lanes: usize, ranks: usize) -> Vec<(usize, usize)> {
     let all: Vec<Range<usize>> = (0..ranks).flat_map(|r| parts(lanes, &lanes_of(r, ranks, lanes))).collect();
     let number = |lane: usize| all.iter().position(|p| p.start == lane);
@@ -206,8 +208,8 @@ pub fn joining(lanes: usize, ranks: usize) -> Vec<(usize, usize)> {
     halving(lanes).iter().filter(|(_, from)| !within(*from)).filter_map(apart).collect()
 }
 
-/// Sums of lanes that wait for others at most, on any of `ranks` ranks, when lanes are added up one after the
-/// other. What is left at the end of a rank's lanes waits for the exchange, but for the latest.
+/// Sums of lanes that wait for others at most, on any of `ranks` ranks, when lanes are added up sequentially.
+/// What is left at the end of a rank's lanes waits for the exchange, but for the latest.
 pub fn pending(lanes: usize, ranks: usize) -> usize {
     let most = |rank| {
         let own = lanes_of(rank, ranks, lanes);

@@ -142,7 +142,7 @@ pub struct Layout {
     pub shape: Shape,
     /// Elements to move per step along each dimension; 0 broadcasts, negative runs backwards.
     pub strides: SmallVec<[isize; 5]>,
-    /// Element that index 0 lies at.
+    /// Element offset of index 0.
     pub offset: isize,
 }
 
@@ -152,7 +152,7 @@ impl Layout {
         Layout { shape: shape.clone(), strides: shape.strides(), offset: 0 }
     }
 
-    /// True if the elements lie in row-major order without gaps (dimensions of size 1 do not count).
+    /// True if the elements are in row-major order without gaps (dimensions of size 1 do not count).
     pub fn is_contiguous(&self) -> bool {
         let mut expect = 1isize;
         for (&d, &s) in self.shape.iter().zip(&self.strides).rev() {

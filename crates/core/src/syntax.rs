@@ -1,5 +1,5 @@
-//! The grammar that text forms share: words, numbers, strings, types, attributes, row programs, origins. One line at a
-//! time; what is wrong is an error with its line and column.
+//! The grammar that text forms share: words, numbers, strings, types, attributes, row programs, origins. One
+//! line at a time; what is wrong is an error with its line and column.
 
 use crate::attr::{Attr, Attrs};
 use crate::diagnostic::{Code, Error, Result};

@@ -1,8 +1,8 @@
-//! A device as passes see it: its dtypes, limits and costs, as plain data. Facts that must be asked for each
-//! operator stand behind [`Operators`].
+//! A device as passes see it: its dtypes, limits and costs, as plain data. Facts that depend on the operator
+//! are answered by [`Operators`].
 //!
 //! No pass knows a device in any other way. A number that belongs to a device is a field here, so that every
-//! device states its own. A rewrite whose exactness rests on such a number asks for it.
+//! device states its own. A rewrite whose exactness rests on such a number reads it from here.
 
 use crate::dtype::{Class, DType};
 use crate::expr::Unary;
@@ -346,8 +346,8 @@ impl Target {
         }
     }
 
-    /// The 16-bit floats that it multiplies, for mixed precision: first the one to take unless told otherwise. That is bf16
-    /// for its range, which is f32's.
+    /// The 16-bit floats that it multiplies, for mixed precision: first the one to take unless told
+    /// otherwise. That is bf16 for its range, which is f32's.
     pub fn low_dtypes(&self) -> impl Iterator<Item = DType> {
         [DType::BF16, DType::F16].into_iter().filter(|&dtype| self.product(dtype).is_some())
     }

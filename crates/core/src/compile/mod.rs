@@ -88,7 +88,8 @@ pub struct Options<'a> {
     pub precision: Properties,
     /// One float dtype for every float of the model instead, as the proof in f64 has it.
     pub upcast: Option<DType>,
-    /// True if a training step returns every user output, not its loss alone. [`GradientRequest::Vjp`] returns all.
+    /// True if a training step returns every user output, not its loss alone. [`GradientRequest::Vjp`]
+    /// returns all.
     pub all_outputs: bool,
     /// Type of the input that the loss is multiplied by before it is differentiated: `StateKey::LossScale`.
     pub loss_scale: Option<TensorType>,
@@ -101,17 +102,18 @@ pub struct Options<'a> {
     /// True if a training step is planned as two runs, forward and backward ([`Plan::halves`]). Not together
     /// with a memory budget.
     pub halves: bool,
-    /// The ranks that run the step together, and which of them this is.
+    /// The ranks that run the step jointly, and which of them this is.
     pub mesh: Mesh,
-    /// True if gradients are summed over the ranks: in the program of the last batch that a rank adds to a step, or in
-    /// one of their own ([`crate::train::sum_graph`], which is a [`Goal::Update`]).
+    /// True if gradients are summed over the ranks: in the program of the last batch that a rank adds to a
+    /// step, or in one of their own ([`crate::train::sum_graph`], which is a [`Goal::Update`]).
     pub reduce: bool,
     /// Bytes that a training step may take: all segments of its plan and the arena. What does not fit is
     /// computed a second time in the backward pass.
     pub memory_budget: Option<usize>,
     /// True if gradients are added to sums over micro-batches, in f32 or wider.
     pub accumulate: bool,
-    /// Embeddings whose gradients have only the rows that are read. Not together with [`Options::accumulate`].
+    /// Embeddings whose gradients have only the rows that are read. Not together with
+    /// [`Options::accumulate`].
     pub sparse: Option<SparseEmbeddings<'a>>,
     /// Tells which parameters are adjacent in memory, or are going to be: products of such weights that share
     /// their other operand become one ([`CompiledGraph::adjacent`]). `None` keeps all products, and the order

@@ -33,12 +33,12 @@ pub struct Stage {
     pub input: Form,
     /// The form that it makes.
     pub output: Form,
-    /// Changes that it may make in results; `None` where the settings ask for other results, or results are
+    /// Changes that it may make in results; `None` where the settings request other results, or results are
     /// added.
     pub exactness: Option<Exactness>,
     /// One sentence.
     pub summary: &'static str,
-    /// True if the options ask for it, or the target needs it.
+    /// True if the options request it, or the target needs it.
     pub(super) runs: fn(&Options, &Target) -> bool,
     /// Does it.
     pub(super) run: fn(&mut CompiledGraph, &Options, &Target) -> Result<()>,
@@ -337,8 +337,9 @@ pub static STAGES: [Stage; 24] = [
     },
 ];
 
-/// States on the axis that the runtime gives a graph's inputs, and takes its results for. It gathers the results
-/// of a batch itself, loss included. Gradients that are not summed over the ranks yet are the rank's own.
+/// States on the axis that the runtime gives a graph's inputs, and takes its results for. It gathers the
+/// results of a batch itself, loss included. Gradients that are not summed over the ranks yet are the rank's
+/// own.
 fn declared(goal: Goal, reduced: bool) -> Declared<'static> {
     match goal {
         Goal::Train => Declared {
@@ -404,7 +405,7 @@ fn differentiate(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
     Ok(())
 }
 
-/// The forward graph with the gradients that the options ask for.
+/// The forward graph with the gradients that the options request.
 fn differentiated(graph: Graph, o: &Options) -> Result<Differentiated> {
     Ok(match o.derivative {
         GradientRequest::Loss => {

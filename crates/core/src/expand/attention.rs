@@ -3,8 +3,8 @@
 //! Scores are f32 in temporaries, block by block of samples, heads and queries, so that they stay bounded
 //! ([`Sequence::budget`]). Weights and the gradients of scores are rounded to the operands' dtype before they
 //! are multiplied. Gradients of keys and values are summed in f32 over blocks of queries. With a causal mask
-//! alone, blocks of early queries leave out the keys that none of them sees. With dropout, the uniform numbers
-//! of a block's weights are drawn again in both directions.
+//! alone, blocks of early queries leave out the keys that none of them sees. With dropout, the uniform
+//! numbers of a block's weights are drawn again in both directions.
 
 use super::sequence::{Sequence, View};
 use crate::diagnostic::{Error, Result};
@@ -226,7 +226,8 @@ fn grouped(t: &View, group: usize) -> Result<View> {
     t.reshaped(&shape)
 }
 
-/// `[n, heads, queries, e]` as `[n, heads / group, group · queries, e]`, copied where strides do not allow it.
+/// `[n, heads, queries, e]` as `[n, heads / group, group · queries, e]`, copied where strides do not allow
+/// it.
 fn joined(s: &mut Sequence, t: &View, group: usize) -> Result<View> {
     let [n, heads, rows, columns] = t.shape()[..] else { return Err(unsupported("heads of no matrices")) };
     s.shaped(t, &[n, heads / group, group * rows, columns])
@@ -243,7 +244,8 @@ impl Dropout {
     fn of(s: &Sequence, a: &Attention, cx: &OpCx, key: usize) -> Result<Dropout> {
         let stream = || philox::number(cx);
         let from = if a.dropout > 0.0 { Some((s.input(key)?, stream()?)) } else { None };
-        // Uniform numbers are multiples of 2⁻²⁴: those below 1 - p are below the next multiple, which f32 holds.
+        // Uniform numbers are multiples of 2⁻²⁴: those below 1 - p are below the next multiple, which f32
+        // holds.
         let steps = f64::exp2(24.0);
         let below = ((1.0 - a.dropout) * steps).ceil() / steps;
         Ok(Dropout { from, below, scale: a.survivor_scale() })
@@ -288,7 +290,7 @@ impl Dropout {
     }
 }
 
-/// Samples, heads and queries that are computed together: the first of each, and how many.
+/// Samples, heads and queries of one block: the first of each, and how many.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Block {
     samples: (usize, usize),
@@ -299,8 +301,8 @@ struct Block {
 }
 
 impl Block {
-    /// All blocks in order, for scores of so many bytes. Heads of a block are whole groups of keys and of values. Of a causal
-    /// mask, `bands` of queries have the keys up to their last one; the last has all.
+    /// All blocks in order, for scores of so many bytes. Heads of a block are whole groups of keys and of
+    /// values. Of a causal mask, `bands` of queries have the keys up to their last one; the last has all.
     fn all(a: &Attention, budget: usize, bytes: usize, bands: bool) -> Vec<Block> {
         let scores = budget / bytes;
         let fit = |each: usize, all: usize| (scores / each.max(1)).clamp(1, all);
@@ -369,7 +371,7 @@ impl Block {
     }
 }
 
-/// f32 sums of products that are made one after the other.
+/// f32 sums of products that are computed sequentially.
 struct Sum<'a> {
     to: &'a View,
     parts: usize,
@@ -385,7 +387,8 @@ impl<'a> Sum<'a> {
         Ok(Sum { to, parts, done: 0, sum })
     }
 
-    /// Adds the product of two batches of matrices, to the first rows where it has fewer than the first product.
+    /// Adds the product of two batches of matrices, to the first rows where it has fewer than the first
+    /// product.
     fn add(&mut self, s: &mut Sequence, a: &View, b: &View) -> Result<()> {
         self.done += 1;
         let Some(sum) = &self.sum else { return s.product(a, b, self.to) };

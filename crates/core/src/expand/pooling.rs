@@ -1,10 +1,10 @@
 //! Pooling and its gradients by row programs over windows.
 //!
-//! Along each dimension outputs fall into runs whose windows are alike and evenly apart: those inside, those
-//! that padding cuts. Each pair of runs is a step, which reads its windows out of the input as a strided view
-//! and reduces them, so that no padding is stored. The mean's gradient is written window by window where
-//! windows do not meet; where they do, each input sums the outputs that cover it, whose runs are alike every
-//! stride.
+//! Along each dimension outputs fall into runs whose windows are alike and have a constant stride: those
+//! inside, those that padding cuts. Each pair of runs is a step, which reads its windows out of the input as
+//! a strided view and reduces them, so that no padding is stored. The mean's gradient is written window by
+//! window where windows do not meet; where they do, each input sums the outputs that cover it, whose runs are
+//! alike every stride.
 
 use super::sequence::{Sequence, View};
 use crate::diagnostic::Result;
@@ -171,7 +171,7 @@ fn all(pool: &Pool) -> Result<[Vec<Window>; 2]> {
     if sizes.max().is_some_and(|most| most > WINDOWS) {
         return Err(fail!(Unsupported, "pooling of more than {WINDOWS} elements along a dimension"));
     }
-    // Places that are skipped lie in the padding and are not read.
+    // Places that are skipped are in the padding and are not read.
     let window = |d: usize, o: usize| Window { skipped: 0, ..pool.window(d, o) };
     Ok([0, 1].map(|d| (0..pool.output[d]).map(|o| window(d, o)).collect()))
 }
@@ -192,7 +192,7 @@ struct Run {
     stride: usize,
 }
 
-/// Runs of all outputs, the fewest with outputs that are evenly apart.
+/// Runs of all outputs, the fewest with outputs of a constant stride.
 fn runs(windows: &[Window]) -> Vec<Run> {
     let cut = |apart: usize| {
         let mut all: Vec<Run> = Vec::new();

@@ -112,7 +112,7 @@ pub fn products_backward(s: &mut Sequence, cx: &OpCx) -> Result<()> {
     let planar = |t: &View| t.reshaped(&[before, n, after]);
     let (g, from, to) = (planar(&g)?, planar(&from)?, planar(&to)?);
     let room = |s: &mut Sequence| s.temporary(F32, &[before, n, after]);
-    // Elements moved on by one place, a 1 before them, or back by one, a 0 behind them.
+    // Elements shifted forward by one position, a 1 before them, or back by one, a 0 after them.
     let (on, back) = (room(s)?, room(s)?);
     for (moved, edge, value, [to, from_place]) in [(&on, 0, 1.0, [1, 0]), (&back, n - 1, 0.0, [0, 1])] {
         s.fill(&moved.part(1, edge, 1)?, value)?;
@@ -236,7 +236,7 @@ fn integers(s: &mut Sequence, from: &View, to: &View, reverse: bool) -> Result<(
     b.store(I32, own, upper);
     let words = [s.temporary(I32, &shape)?, s.temporary(I32, &shape)?];
     s.rows(b.finish(), &reads.iter().collect::<Vec<_>>(), &[&words[0], &words[1]])?;
-    // Both words of each integer, one behind the other.
+    // Both words of each integer, low words before high words.
     let [before, after, n] = shape[..] else { return Err(fail!(Unsupported, "rows of another rank")) };
     let own = [before, after, n, 1];
     let inputs = [(I32, &own[..]); 2];
@@ -260,7 +260,7 @@ fn parts(b: &mut RowBuilder, word: Reg, counts: Reg, beyond: f64) -> Parts {
     })
 }
 
-/// The low 32 bits of a sum of words and a carry from below, and what lies above them.
+/// The low 32 bits of a sum of words and a carry from below, and the bits above them.
 fn word(b: &mut RowBuilder, [low, middle, high]: Parts, carry: Reg) -> (Reg, Reg) {
     let mut digits = Vec::new();
     let mut carry = carry;

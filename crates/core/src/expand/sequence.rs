@@ -219,8 +219,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// `to = a · b`: a `[batch…, m, k]`, b `[batch…, k, n]`, to `[batch…, m, n]`, as `matmul` broadcasts them. Sums are
-    /// f32, rounded once to the result's dtype, which may be f32 for operands of 16 bits.
+    /// `to = a · b`: a `[batch…, m, k]`, b `[batch…, k, n]`, to `[batch…, m, n]`, as `matmul` broadcasts
+    /// them. Sums are f32, rounded once to the result's dtype, which may be f32 for operands of 16 bits.
     ///
     /// # Errors
     /// `Unsupported` for sizes that do not fit.
@@ -228,7 +228,8 @@ impl Sequence {
         self.kernel(&MATMUL, Attrs::new(), &[a, b], to)
     }
 
-    /// Uniform f32 numbers of a random stream from word `first` on, a multiple of 4, as many as `to` has elements.
+    /// Uniform f32 numbers of a random stream from word `first` on, a multiple of 4, as many as `to` has
+    /// elements.
     ///
     /// # Errors
     /// `Unsupported` for numbers beyond the stream's end.
@@ -239,7 +240,8 @@ impl Sequence {
         self.kernel(&PHILOX_UNIFORM, attrs, &[key], to)
     }
 
-    /// Runs an operator that devices have kernels for. Its result may be wider than by the operator's own rule.
+    /// Runs an operator that devices have kernels for. Its result may be wider than by the operator's own
+    /// rule.
     fn kernel(&mut self, op: &'static OpDef, attrs: Attrs, reads: &[&View], to: &View) -> Result<()> {
         let types: Vec<TensorType> = reads.iter().map(|v| v.ty()).collect();
         let cx = OpCx { inputs: types.iter().map(Some).collect(), attrs: &attrs };

@@ -200,8 +200,8 @@ impl Graph {
         &self.origins[node.origin.0 as usize]
     }
 
-    /// Puts the nodes in the order of a key of their number and themselves; equal keys keep their order. Values
-    /// must stay behind what they are made from.
+    /// Puts the nodes in the order of a key of their number and themselves; equal keys keep their order.
+    /// Values must stay after their operands.
     pub(crate) fn sort_nodes<K: Ord>(&mut self, key: impl Fn(usize, &Node) -> K) {
         let mut nodes: Vec<(usize, Node)> = std::mem::take(&mut self.nodes).into_iter().enumerate().collect();
         nodes.sort_by_cached_key(|(n, node)| key(*n, node));

@@ -18,9 +18,9 @@
 //! ```
 //!
 //! One statement a line; `#` starts a comment. Inputs have a role, a name and a type. Nodes have their
-//! operands (`_` is an absent one), attributes, result types and origin (`@0` where none stands). `forward`,
-//! `backward` and `update` on a line of their own give the phase of the nodes below. Values and origins are
-//! numbered from 0 without gaps.
+//! operands (`_` is an absent one), attributes, result types and origin (`@0` where there is none).
+//! `forward`, `backward` and `update` on a line of their own give the phase of the nodes below. Values and
+//! origins are numbered from 0 without gaps.
 
 use super::{Graph, Input, InputRole, Node, Origin, OriginId, Output, OutputRole, Phase};
 use std::fmt::{self, Display, Formatter};
@@ -32,7 +32,7 @@ pub(super) const HEADER: &str = "headwater graph 1";
 pub(crate) const PHASES: [(Phase, &str); 3] =
     [(Phase::Forward, "forward"), (Phase::Backward, "backward"), (Phase::Update, "update")];
 
-/// Words for the input roles; a parameter's aliases come apart.
+/// Words for the input roles; a parameter's aliases are separate.
 pub(super) fn roles() -> [(InputRole, &'static str); 8] {
     [
         (InputRole::Parameter { trainable: true, aliases: vec![] }, "parameter"),

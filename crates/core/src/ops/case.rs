@@ -19,12 +19,12 @@ pub enum Sample {
 /// One input of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CaseInput {
-    /// Its type; floats are f64 and lowered by tests that want less.
+    /// Its type; floats are f64 and lowered by tests that require less.
     pub ty: TensorType,
     /// Its numbers.
     pub sample: Sample,
-    /// It is not differentiated: the operator refuses to, as PyTorch does (class weights), or it lies on a
-    /// jump.
+    /// It is not differentiated: the operator refuses to, as PyTorch does (class weights), or it is at a
+    /// discontinuity.
     pub constant: bool,
 }
 

@@ -314,7 +314,7 @@ impl<'a> GradCx<'a> {
         }
     }
 
-    /// True if the gradient of input `i` is wanted.
+    /// True if the gradient of input `i` is needed.
     pub fn needs(&self, i: usize) -> bool {
         self.needs.get(i).copied().unwrap_or(false)
     }

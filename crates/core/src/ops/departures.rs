@@ -1,6 +1,6 @@
-//! Operators whose PyTorch results are known to be wrong: what it computes is not what its documentation says, or gradients are
-//! lost. Each case is stated in the file of its operator, with its source. Headwater computes what is documented, so that a
-//! recorded result differs there.
+//! Operators whose PyTorch results are known to be wrong: what it computes is not what its documentation
+//! says, or gradients are lost. Each case is stated in the file of its operator, with its source. Headwater
+//! computes what is documented, so that a recorded result differs there.
 
 use super::attention::sdpa;
 use super::index::{embedding_bag, index_reduce, scatter};
@@ -18,7 +18,8 @@ static CASES: [(&OpDef, Case); 4] = [
     (&sdpa::SDPA, sdpa::departs),
 ];
 
-/// The known fault of PyTorch in a node's place, in a sentence, which names the data that it depends on, if any.
+/// The known fault of PyTorch in a node's place, in a sentence, which names the data that it depends on, if
+/// any.
 pub fn of(graph: &Graph, node: &Node) -> Option<&'static str> {
     let (_, case) = CASES.iter().find(|(op, _)| *op == node.op)?;
     case(&graph.cx(node))

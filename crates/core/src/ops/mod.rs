@@ -2,7 +2,7 @@
 //!
 //! Folders by kind: `pointwise`, `create`, `view`, `movement`, `reduce`, `norm`, `loss`, `linear`, `linalg`,
 //! `complex` (with Fourier transforms), `conv`, `attention`, `image`, `index`, `random`, `recurrent`,
-//! `collective` (what ranks compute together), and `control` (what is understood but computes nothing).
+//! `collective` (what ranks compute jointly), and `control` (what is understood but computes nothing).
 
 pub mod case;
 pub mod cx;
@@ -156,20 +156,20 @@ pub enum Body {
     Rows(fn(&OpCx, &[TensorType]) -> Result<RowProgram>),
     /// The same memory under another layout.
     View(View),
-    /// Boxes copied one after the other into the output; later ones win. Together they cover the output.
+    /// Boxes copied in order into the output; later ones win. Their union covers the output.
     Copies(fn(&OpCx, &TensorType) -> Result<Vec<RegionCopy>>),
     /// A kernel family written by hand for each device, found there by the operator's name. The function is
     /// the reference: slow and obvious, in f64, `(context, inputs, output types)`.
     Kernel(fn(&OpCx, &[Option<&Tensor>], &[TensorType]) -> Result<Vec<Tensor>>),
-    /// A kernel that changes a part of input 0 where it lies. The planner gives output 0, the only one, that
-    /// input's memory, or copies it there first. A device then sees no input 0: it is what output 0 holds.
-    /// The function is the reference, which returns the whole of it. It has no workspace.
+    /// A kernel that changes a part of input 0 in place. The planner gives output 0, the only one, that
+    /// input's memory, or copies it there first. A device then sees no input 0: it is the content of
+    /// output 0. The function is the reference, which returns the whole of it. It has no workspace.
     Update(fn(&OpCx, &[Option<&Tensor>], &[TensorType]) -> Result<Vec<Tensor>>),
     /// Expanded into other operators right after import: `(builder, context, inputs)` to outputs.
     Decompose(fn(&mut Builder, &OpCx, &[Option<ValueId>]) -> Result<Vec<ValueId>>),
-    /// The function that the ranks along an axis compute together: from the inputs of all ranks, in their order, to the
-    /// outputs of all, `(context, inputs by rank, output types)`. Types are the same on every rank. The
-    /// function is the reference.
+    /// The function that the ranks along an axis compute jointly: from the inputs of all ranks, in their
+    /// order, to the outputs of all, `(context, inputs by rank, output types)`. Types are the same on every
+    /// rank. The function is the reference.
     Collective(fn(&OpCx, &collective::Given, &[TensorType]) -> Result<Vec<Vec<Tensor>>>),
 }
 
@@ -198,7 +198,7 @@ impl OpDef {
     /// The row program of one application, if the body is `Pointwise` or `Rows`.
     ///
     /// # Errors
-    /// The body's own; `DType` for operands whose types do not fit together in it.
+    /// The body's own; `DType` for operands whose types do not match in it.
     pub fn row_program(&self, cx: &OpCx, outs: &[TensorType]) -> Result<Option<RowProgram>> {
         let program = match self.body {
             Body::Pointwise(f) => {

@@ -67,7 +67,8 @@ pub struct Schema {
     pub args: Vec<Arg>,
     /// Number of results declared; an operator may make only the first of them.
     pub results: usize,
-    /// PyTorch's `-> Tensor(a!)`: for each result, the place among the written arguments of the tensor that it is.
+    /// PyTorch's `-> Tensor(a!)`: for each result, the place among the written arguments of the tensor that
+    /// it is.
     pub returned: Vec<Option<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! The canonical forward graph, from which training and evaluation are made: in the precision asked for, with
+//! The canonical forward graph, from which training and evaluation are made: in the precision requested, with
 //! spelled-out operators recognized and compound ones expanded.
 
 use super::decompose;

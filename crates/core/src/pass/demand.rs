@@ -1,8 +1,8 @@
 //! Demand analysis for slices: computes only the parts of values that are read. All users of a value may read
 //! the same range of one dimension, as a classifier does that reads the first token alone. Then only that
 //! range of it is made, and of its operands likewise. This goes back through operators that treat the indices
-//! of that dimension apart. Of the last layer of such a transformer little more is left than its keys and
-//! values. Comes before differentiation, so that the backward pass is narrow as well.
+//! of that dimension independently. Of the last layer of such a transformer little more is left than its keys
+//! and values. Comes before differentiation, so that the backward pass is narrow as well.
 //!
 //! The rewrite is [`Reordered`](super::recognize::Exactness::Reordered): a product of fewer rows may sum in
 //! another order. What is not computed cannot be infinite or NaN either.
@@ -97,7 +97,7 @@ fn is(node: &Node, op: &'static OpDef) -> bool {
 
 /// The part of each value that is made; none is all of it.
 fn parts(graph: &Graph, live: &[bool]) -> Vec<Option<Part>> {
-    // The range that later nodes want of it; none is nothing.
+    // The range that later nodes read of it; none is nothing.
     let mut wanted: Vec<Option<Option<Part>>> = vec![None; graph.values.len()];
     graph.outputs.iter().for_each(|o| wanted[o.value.0 as usize] = Some(None));
     for node in graph.nodes.iter().rev().filter(|n| n.outputs.iter().any(|v| live[v.0 as usize])) {
@@ -142,7 +142,7 @@ fn looks_at(graph: &Graph, node: &Node) -> Option<Part> {
 }
 
 /// The way a node makes only a part of its first result; none if it does not treat the indices of that
-/// dimension apart.
+/// dimension independently.
 fn narrowed(graph: &Graph, node: &Node, part: Part) -> Option<Narrowed> {
     let cx = graph.cx(node);
     let out = &graph.ty(node.outputs[0]).shape;
@@ -171,7 +171,7 @@ fn narrowed(graph: &Graph, node: &Node, part: Part) -> Option<Narrowed> {
         let Body::View(view) = node.op.body else { return None };
         let whole = Layout::contiguous(cx.shape(0).ok()?);
         let seen = (view.layout)(&cx, &whole, 0).ok()??;
-        // The dimension that the result's is: of as many indices, as far apart.
+        // The dimension that the result's is: of as many indices, with the same stride.
         let as_ours =
             |&d: &usize| (whole.shape[d], whole.strides[d]) == (seen.shape[part.dim], seen.strides[part.dim]);
         let dim = (0..whole.shape.rank()).find(as_ours)?;
@@ -181,7 +181,7 @@ fn narrowed(graph: &Graph, node: &Node, part: Part) -> Option<Narrowed> {
             attrs.set(if attrs.get("shape").is_some() { "shape" } else { "size" }, shape);
         }
     }
-    // Something must be narrower, and the result be what is wanted.
+    // Something must be narrower, and the result be the requested range.
     parts.iter().any(Option::is_some).then_some(())?;
     let narrow = |(ty, part): (Option<&TensorType>, &Option<Part>)| match (ty, part) {
         (Some(t), &Some(p)) => Some(TensorType { dtype: t.dtype, shape: shortened(&t.shape, p) }),
@@ -204,7 +204,7 @@ fn shortened(shape: &Shape, part: Part) -> Shape {
     shape.iter().enumerate().map(|(d, &n)| if d == part.dim { part.len } else { n }).collect()
 }
 
-/// True if an expression depends on where in the result it stands.
+/// True if an expression depends on its position in the result.
 pub(super) fn counts(e: &Expr) -> bool {
     match e {
         Expr::Coord(_) => true,

@@ -1,6 +1,6 @@
-//! Reverse-mode differentiation: appends the backward nodes that turn cotangents of some values into gradients
-//! of some inputs (a vector-Jacobian product). Training is the case of one scalar, the loss, with cotangent 1
-//! and every trainable parameter wanted.
+//! Reverse-mode differentiation: appends the backward nodes that turn cotangents of some values into
+//! gradients of some inputs (a vector-Jacobian product). Training is the case of one scalar, the loss, with
+//! cotangent 1 and every trainable parameter requested.
 //!
 //! Gradients of a value used several times are added in the reverse order of its uses. So the result depends
 //! on the graph alone. There is no silent zero: an input without a gradient is reported with a reason.
@@ -10,7 +10,7 @@ use crate::graph::{Builder, Graph, Input, InputRole, OutputRole, Phase, ValueId}
 use crate::ops::{Body, Derivative, GradCx};
 use crate::{ensure, fail};
 
-/// A trainable parameter, or another wanted input, that gets no gradient, and why.
+/// A trainable parameter, or another requested input, that gets no gradient, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoGradient {
     /// Its name.
@@ -24,9 +24,9 @@ pub struct NoGradient {
 pub struct Differentiated {
     /// Forward and backward; gradients are outputs of role `Gradient`, named `grad.<input>`.
     pub graph: Graph,
-    /// Wanted inputs without one.
+    /// Requested inputs without one.
     pub missing: Vec<NoGradient>,
-    /// Wanted inputs with one: the positions of the cotangents that it is made of, ascending.
+    /// Requested inputs with one: the positions of the cotangents that it is made of, ascending.
     pub depends: Vec<(String, Vec<usize>)>,
 }
 
@@ -67,8 +67,8 @@ pub fn differentiate_scaled(graph: Graph, loss: ValueId, scale: Option<ValueId>)
 ///
 /// # Errors
 /// `Gradient` if a value with a cotangent is not of floats, or is not of its cotangent's type. It is
-/// `Gradient` too if a wanted value is no input of the graph, or is wanted twice. So it is if an operator on
-/// the way has no derivative here.
+/// `Gradient` too if a requested value is not an input of the graph, or is requested twice. So it is if an
+/// operator on the way has no derivative here.
 pub fn vjp(graph: Graph, cotangents: &[(ValueId, ValueId)], wanted: &[ValueId]) -> Result<Differentiated> {
     for &(v, cotangent) in cotangents {
         for v in [v, cotangent] {
@@ -131,7 +131,7 @@ pub fn gradients(
     Ok(flow(b, seeds, wanted)?.grads)
 }
 
-/// Gradients of wanted values, and for each the positions of the seeds that it is made of.
+/// Gradients of requested values, and for each the positions of the seeds that it is made of.
 struct Flow {
     grads: Vec<Option<ValueId>>,
     ends: Vec<Vec<usize>>,
@@ -139,7 +139,7 @@ struct Flow {
 
 fn flow(b: &mut Builder, seeds: &[(ValueId, ValueId)], wanted: &[ValueId]) -> Result<Flow> {
     let forward = b.graph().nodes.len();
-    // needs[v]: v depends on something wanted through differentiable operators.
+    // needs[v]: v depends on something requested through differentiable operators.
     let mut needs = vec![false; b.graph().values.len()];
     wanted.iter().for_each(|&v| needs[v.0 as usize] = b.graph().ty(v).dtype.is_float());
     for node in &b.graph().nodes {
@@ -234,7 +234,8 @@ fn reaching(graph: &Graph, ends: impl Iterator<Item = ValueId>) -> Vec<bool> {
     reaches
 }
 
-/// The reason why no gradient reaches an input from the first `forward` nodes: where its way to the `end` stops.
+/// The reason why no gradient reaches an input from the first `forward` nodes: where its way to the `end`
+/// stops.
 fn why_none(graph: &Graph, forward: usize, reaches: &[bool], end: &str, parameter: ValueId) -> String {
     if !graph.ty(parameter).dtype.is_float() {
         return format!("it is {}, and only floats have gradients", graph.ty(parameter));

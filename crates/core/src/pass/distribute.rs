@@ -25,8 +25,8 @@ const PARTS: usize = 4;
 /// Longest chain of pointwise operators that a slice is moved ahead of.
 const CHAIN: usize = 16;
 
-/// A range of indices of one dimension, which is counted from the last, so that operands with fewer dimensions
-/// have it at the same number.
+/// A range of indices of one dimension, which is counted from the last, so that operands with fewer
+/// dimensions have it at the same number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Cut {
     /// 1 for the last dimension.
@@ -303,8 +303,8 @@ impl Distribution<'_> {
         operands.map(|v| v.map(|v| self.part(v, cut, chain)).transpose()).collect()
     }
 
-    /// A part that was made before, in this phase or an earlier one: a later one's does not exist yet where the
-    /// step is run in halves.
+    /// A part that was made before, in this phase or an earlier one: a later one's does not exist yet where
+    /// the step is run in halves.
     fn known(&self, v: ValueId, cut: Cut) -> Option<ValueId> {
         self.cuts.get(&(v, cut)).filter(|(_, phase)| *phase <= self.b.phase).map(|(part, _)| *part)
     }

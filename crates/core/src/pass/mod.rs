@@ -1,5 +1,5 @@
-//! Passes: graph to graph, each small, printable and tested alone; the last, `lower`, makes the plan. One folder or
-//! file for each stage of `compile::STAGES`, in its order, then what stages share.
+//! Passes: graph to graph, each small, printable and tested alone; the last, `lower`, makes the plan. One
+//! folder or file for each stage of `compile::STAGES`, in its order, then what stages share.
 
 mod canonical;
 pub mod decompose;

@@ -17,8 +17,8 @@ struct Member {
     offset: usize,
 }
 
-/// Packs the gradients, or their sums, of each of [`Bindings::buckets`]. The node comes behind all that makes
-/// or reads what lies in the bucket; the bucket is one output in place of theirs. A bucket stays as it is where
+/// Packs the gradients, or their sums, of each of [`Bindings::buckets`]. The node comes after all that write
+/// or read the bucket's contents; the bucket is one output in place of theirs. A bucket stays as it is where
 /// the old content of one part would have to be copied to another.
 ///
 /// # Errors
@@ -59,7 +59,7 @@ pub fn pack(graph: Graph, bindings: &mut Bindings) -> Result<Graph> {
     Ok(graph)
 }
 
-/// The buckets that can be packed, with what lies in each in the order of places.
+/// The buckets that can be packed, with the contents of each in the order of offsets.
 fn members(graph: &Graph, bindings: &Bindings) -> Vec<(SegmentId, Vec<Member>)> {
     let mut found: HashMap<SegmentId, Vec<Member>> = HashMap::new();
     for (output, (o, own)) in graph.outputs.iter().zip(&bindings.outputs).enumerate() {
@@ -95,7 +95,7 @@ fn members(graph: &Graph, bindings: &Bindings) -> Vec<(SegmentId, Vec<Member>)> 
     bindings.buckets.iter().filter_map(of).collect()
 }
 
-/// The last node that makes one of these values, or reads an input that lies in the segment.
+/// The last node that makes one of these values, or reads an input that is in the segment.
 fn last_use(graph: &Graph, bindings: &Bindings, segment: SegmentId, values: &[ValueId]) -> usize {
     let inputs = graph.inputs.iter().zip(&bindings.inputs);
     let held = inputs.filter(|(_, place)| place.is_some_and(|p| p.segment == segment));

@@ -1,4 +1,4 @@
-//! Phases of a training step's nodes, forward or behind it, and the results of each half.
+//! Phases of a training step's nodes, forward or after it, and the results of each half.
 
 use crate::diagnostic::Result;
 use crate::graph::{Graph, InputRole, Node, OutputRole, Phase};
@@ -38,7 +38,7 @@ pub(super) fn made_forward(graph: &Graph) -> Result<Vec<bool>> {
 /// The first node of the backward half.
 ///
 /// # Errors
-/// `Graph` if a forward node comes behind it.
+/// `Graph` if a forward node comes after it.
 pub(super) fn backward(graph: &Graph) -> Result<usize> {
     let forward = |n: &Node| n.phase == Phase::Forward;
     let first = graph.nodes.iter().position(|n| !forward(n)).unwrap_or(graph.nodes.len());

@@ -1,6 +1,6 @@
 //! Changes every floating-point dtype of a graph to one: f64 for the truth, f32, bf16 or f16 to see the cost
 //! of a precision. The casts that a model spells out are lifted too, since the model in that precision is
-//! asked for. Comes before decomposition, whose own casts are a matter of the operator.
+//! requested. Comes before decomposition, whose own casts are a matter of the operator.
 
 use super::rebuild::rebuild;
 use crate::attr::{Attr, Attrs};

@@ -60,8 +60,8 @@ pub struct Place {
     pub offset: usize,
 }
 
-/// A tensor in memory: element `index` lies at `place.offset + (layout.offset + Σ index·strides) ·
-/// dtype.size()`.
+/// A tensor in memory: element `index` is at
+/// `place.offset + (layout.offset + Σ index·strides) · dtype.size()`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TensorView {
     /// The buffer's first byte.
@@ -95,8 +95,8 @@ pub enum Work {
 }
 
 impl Work {
-    /// True if it changes a part of what its first result's memory holds ([`crate::ops::Body::Update`]): then it
-    /// has no operand 0, which is just that.
+    /// True if it changes a part of what its first result's memory holds ([`crate::ops::Body::Update`]): then
+    /// it has no operand 0, which is just that.
     pub fn is_update(&self) -> bool {
         matches!(self, Work::Kernel { op, .. } if matches!(op.body, crate::ops::Body::Update(_)))
     }
@@ -144,7 +144,7 @@ pub struct Step {
     /// Operands written; they overlap no read unless the planner decided to work in place (same elements,
     /// same order).
     pub writes: Vec<TensorView>,
-    /// Scratch memory in the arena: place and bytes, at least as many as the device asked for.
+    /// Scratch memory in the arena: place and bytes, at least as many as the device requested.
     pub workspace: Option<(Place, usize)>,
     /// The operator this step belongs to, by name, for reports.
     pub op: &'static str,
@@ -154,8 +154,8 @@ pub struct Step {
     pub phase: Phase,
     /// Floating-point operations.
     pub flops: f64,
-    /// The stream it runs on; 0 is the one that the plan is submitted to. Steps of a stream run in their order,
-    /// others side by side but for [`Plan::waits`].
+    /// The stream it runs on; 0 is the one that the plan is submitted to. Steps of a stream run in their
+    /// order, others concurrently except for [`Plan::waits`].
     pub stream: u32,
 }
 
@@ -185,7 +185,7 @@ impl StepTypes {
     }
 }
 
-/// Places where the caller has put a graph's inputs and wants its outputs.
+/// The caller's buffers for a graph's inputs and outputs.
 #[derive(Clone, Debug, Default)]
 pub struct Bindings {
     /// Segments the caller owns; their ids in the plan are their positions plus one (the arena is segment 0).
@@ -194,8 +194,8 @@ pub struct Bindings {
     pub inputs: Vec<Option<Place>>,
     /// Place of each graph output, in order; `Mutation` outputs default to their target's place.
     pub outputs: Vec<Option<Place>>,
-    /// Segments of which the plan tells when they are complete ([`Plan::completions`]): buckets of gradients. The
-    /// caller has cleared them: no step writes between the gradients.
+    /// Segments of which the plan tells when they are complete ([`Plan::completions`]): buckets of gradients.
+    /// The caller has cleared them: no step writes between the gradients.
     pub buckets: Vec<SegmentId>,
 }
 
@@ -227,7 +227,7 @@ pub struct Halves {
     /// is between the two runs. The rest of the arena is free for others.
     pub crossing: Vec<Crossing>,
     /// Results of the forward half: their first bytes, and how many. Complete at the boundary, not changed
-    /// behind it.
+    /// after it.
     pub returned: Vec<(Place, usize)>,
 }
 
@@ -242,7 +242,7 @@ pub struct Crossing {
     pub place: Place,
 }
 
-/// A step that waits for one on another stream: an event recorded behind `on`, awaited before `step`.
+/// A step that waits for one on another stream: an event recorded after `on`, awaited before `step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// The step that waits.
@@ -267,14 +267,14 @@ pub struct Plan {
     pub alignment: usize,
     /// Segments; the first is the arena.
     pub segments: Vec<Segment>,
-    /// Steps in order. To run them one by one in it is right whatever their streams.
+    /// Steps in order. Running them sequentially in this order is always valid.
     pub steps: Vec<Step>,
     /// The order between steps of different streams, by the steps that wait.
     pub waits: Vec<Wait>,
     /// The values in the arena, with their places and times.
     pub placements: Vec<Placement>,
-    /// When segments that the caller named are complete, in the order of [`Bindings::buckets`]. Those that no step
-    /// writes are left out.
+    /// When segments that the caller named are complete, in the order of [`Bindings::buckets`]. Those that no
+    /// step writes are left out.
     pub completions: Vec<Completion>,
     /// The two halves of a step that is run in two parts.
     pub halves: Option<Halves>,

@@ -1,5 +1,6 @@
-//! Reads the text form of plans (see [`super::text`]). Takes any text: what is wrong is an error with its line and column.
-//! Checks the form alone; whether the plan may run is `pass::check_plan`'s business, and the device's.
+//! Reads the text form of plans (see [`super::text`]). Takes any text: what is wrong is an error with its
+//! line and column. Checks the form alone; whether the plan may run is `pass::check_plan`'s business, and the
+//! device's.
 
 use super::text::{HEADER, KINDS};
 use super::{
@@ -201,7 +202,7 @@ impl Reader<'_> {
         self.halves.as_mut().ok_or_else(|| line.fail("a boundary before this"))
     }
 
-    /// The origin at the end of a line, `@0` where none stands.
+    /// The origin at the end of a line, `@0` where there is none.
     fn origin(&mut self, line: &mut Line) -> Result<OriginId> {
         if line.peek() != Some('@') {
             return Ok(OriginId(0));

@@ -1,4 +1,5 @@
-//! The text form of a plan: for people to read and compare, and exact, so that [`super::parse`] gives the same plan back.
+//! The text form of a plan: for people to read and compare, and exact, so that [`super::parse`] gives the
+//! same plan back.
 //!
 //! ```text
 //! headwater plan 1
@@ -23,8 +24,8 @@
 //! names its operator, its work (a kernel with attributes, or a row program), views read and written, and
 //! workspace. `stream 1` follows where it runs on another stream than 0, and floating-point operations.
 //! `wait 7 for 5` says that step 7 begins when step 5, of another stream, is over. `place` is a value's share
-//! of the arena from its first step to its last. `complete $1 step 1` names the step behind which segment 1
-//! is complete. Phases and origins are as in the text form of graphs. A plan in halves says so behind these:
+//! of the arena from its first step to its last. `complete $1 step 1` names the step after which segment 1 is
+//! complete. Phases and origins are as in the text form of graphs. A plan in halves says so after these:
 //!
 //! ```text
 //! boundary 12

@@ -73,7 +73,7 @@ pub fn places(view: &TensorView, bytes: usize) -> Result<Vec<usize>> {
 /// Reads a view.
 ///
 /// # Errors
-/// `Plan` if it lies outside its segment.
+/// `Plan` if it is outside its segment.
 pub fn load(view: &TensorView, segments: &dyn Segments) -> Result<Tensor> {
     let segment = segments.bytes(view.place.segment);
     let segment = segment.ok_or_else(|| fail!(Plan, "the view {view:?} names no segment"))?;
@@ -86,7 +86,7 @@ pub fn load(view: &TensorView, segments: &dyn Segments) -> Result<Tensor> {
 /// Writes a tensor of a view's type.
 ///
 /// # Errors
-/// `Graph` if its type is another, `Plan` if the view lies outside its segment.
+/// `Graph` if its type is another, `Plan` if the view is outside its segment.
 pub fn store(view: &TensorView, t: &Tensor, segments: &mut dyn Segments) -> Result<()> {
     ensure!(t.ty == view.ty(), Graph, "a result is {}, planned as {}", t.ty, view.ty());
     let segment = segments.bytes_mut(view.place.segment);

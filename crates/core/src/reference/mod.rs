@@ -28,8 +28,8 @@ pub fn trace(graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     Ok(trace_ranks(graph, &[inputs])?.swap_remove(0))
 }
 
-/// Runs one graph on several ranks in lockstep, node by node, each with inputs of its own. Returns the outputs
-/// of every rank in order.
+/// Runs one graph on several ranks in lockstep, node by node, each with inputs of its own. Returns the
+/// outputs of every rank in order.
 ///
 /// # Errors
 /// As [`run`]; `Graph` for a collective of another number of ranks.

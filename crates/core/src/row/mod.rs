@@ -15,7 +15,7 @@ use crate::tensor::TensorType;
 use std::fmt;
 
 /// The walk over one operand: for every iteration dimension, `outer` then `inner`, the operand's dimension it
-/// moves along and the indices per step. `None` stands still (broadcast).
+/// moves along and the indices per step. `None` has stride 0 (broadcast).
 ///
 /// A dimension of the operand may be shared by two iteration dimensions (group norm's channel = group ×
 /// member).
@@ -66,8 +66,8 @@ pub enum Instr {
     Cast(DType, Reg),
     /// Reduction of a register over the columns to a row scalar.
     Reduce(Reduce, Reg),
-    /// Writes a register, rounded to the operand's dtype. A row scalar may be written through an access that
-    /// stands still along `inner`.
+    /// Writes a register, rounded to the operand's dtype. A row scalar may be written through an access whose
+    /// stride along `inner` is 0.
     Store(usize, Reg),
     /// Adds a vector register over all rows into an operand whose access moves along `inner` only, in an
     /// order fixed by the sizes alone. The operand receives the sum, rounded once.
@@ -199,8 +199,7 @@ impl RowProgram {
         uses
     }
 
-    /// Number of reductions that each register depends on, one after the other: rows are read once more for
-    /// each.
+    /// Number of reductions that each register depends on, in a chain: rows are read once more for each.
     pub fn levels(&self) -> Vec<usize> {
         let mut level: Vec<usize> = Vec::with_capacity(self.body.len());
         for instr in &self.body {
@@ -233,7 +232,7 @@ impl RowProgram {
         let Ok(classes) = self.classes() else { return true };
         let fits = |x: i128| i32::try_from(x).is_ok();
         let word = |d: DType| d.class() == Class::Int && d != DType::I64;
-        // Integers that are certainly numbers of 32 bits. All others must be cut to them before they are
+        // Integers that are certainly in the range of 32 bits. All others must be cut to them before they are
         // used, except i64 that are moved from memory to memory.
         let mut whole = vec![true; self.body.len()];
         let mut moved = vec![false; self.body.len()];
@@ -292,8 +291,8 @@ impl RowProgram {
         })
     }
 
-    /// True if all that a register can be is a float of this dtype, as far as is seen at once. What is
-    /// widened to f64 is computed in it from there on, and so is no such.
+    /// True if all that a register can be is a float of this dtype, as far as is seen at once. False once a
+    /// value was widened to f64.
     fn holds(&self, dtype: DType, reg: Reg) -> bool {
         let widens = |from: DType| dtype != DType::F64 && from.promote(dtype) == dtype;
         let is = |from: DType| from.is_float() && (from == dtype || widens(from));
@@ -419,7 +418,7 @@ impl Access {
         Access((0..rank).map(|d| Some((d, 1))).collect())
     }
 
-    /// Stands still everywhere.
+    /// Stride 0 in every dimension.
     pub fn still(dims: usize) -> Self {
         Access(vec![None; dims])
     }
@@ -442,7 +441,7 @@ impl Access {
         last.iter().zip(shape).all(|(at, size)| at < size)
     }
 
-    /// Iteration dimension `i` is operand dimension `dims[i]`; `None` stands still.
+    /// Iteration dimension `i` is operand dimension `dims[i]`; `None` broadcasts.
     pub fn dims(dims: &[Option<usize>]) -> Self {
         Access(dims.iter().map(|d| d.map(|d| (d, 1))).collect())
     }
@@ -481,8 +480,8 @@ impl RowBuilder {
         self.push(Instr::Load(i))
     }
 
-    /// Evaluates `e` with `inputs[i]` standing for `Expr::Input(i)`.
-    /// `Expr::Coord(d)` is the index of iteration dimension `d`.
+    /// Evaluates `e` with `inputs[i]` substituted for `Expr::Input(i)`. `Expr::Coord(d)` is the index of
+    /// iteration dimension `d`.
     pub fn expr(&mut self, e: &Expr, inputs: &[Reg]) -> Reg {
         let instr = match e {
             Expr::Input(i) => return inputs[*i],
@@ -531,7 +530,7 @@ impl RowBuilder {
         self.0.body.push(Instr::Columns(self.0.writes.len() - 1, reg));
     }
 
-    /// The finished program. [`RowProgram::classes`] says whether it is legal; whoever takes one asks it.
+    /// The finished program. [`RowProgram::classes`] says whether it is legal; consumers check it.
     pub fn finish(self) -> RowProgram {
         self.0
     }

@@ -9,16 +9,16 @@ use crate::tensor::TensorType;
 use crate::{DType, fail};
 use std::collections::HashMap;
 
-/// Turns gradients into additions to their sums, in f32 or wider: inputs named by [`StateKey::gradient`]. Each
-/// comes right behind what makes the gradient: so it frees the gradient's memory, and the sum is complete early.
-/// Gradients of dtypes in `saturating` count as infinite where they are the largest number.
+/// Turns gradients into additions to their sums, in f32 or wider: inputs named by [`StateKey::gradient`].
+/// Each comes right after the gradient's producer: so it frees the gradient's memory, and the sum is complete
+/// early. Gradients of dtypes in `saturating` count as infinite where they are the largest number.
 ///
 /// # Errors
 /// `Graph` for a gradient of something other than an input.
 pub fn accumulate(graph: Graph, saturating: DTypeSet) -> Result<Graph> {
     let made = graph.nodes.len();
     let forward = graph.nodes.iter().rposition(|n| n.phase == Phase::Forward).unwrap_or(0);
-    // For each added node, the one that it comes behind.
+    // For each added node, the one that it comes after.
     let mut behind = Vec::new();
     let mut moved: HashMap<usize, usize> = HashMap::new();
     let mut b = Builder::extend(graph);

@@ -1,4 +1,4 @@
-//! Bindings of a training step whose gradients lie in buckets, for plans that are made to be looked at.
+//! Bindings of a training step whose gradients are in buckets, for plans that are made to be looked at.
 
 use super::key::{Kept, StateKey};
 use super::layout::BucketLayout;
@@ -6,9 +6,9 @@ use crate::graph::{Graph, InputRole, OutputRole};
 use crate::plan::{Bindings, Place, Segment, SegmentId, SegmentKind};
 use crate::target::Port;
 
-/// As [`Bindings::simple`], but gradients, or their sums over micro-batches, lie in the buckets of a layout:
+/// As [`Bindings::simple`], but gradients, or their sums over micro-batches, are in the buckets of a layout:
 /// a segment for each, in its order. After these are segments of the parameters, which are laid out alike. A
-/// sparse gradient lies in segments of its own; the layout has none of them.
+/// sparse gradient is in segments of its own; the layout has none of them.
 pub fn bind(graph: &Graph, layout: &BucketLayout) -> Bindings {
     let sum = |i: usize| match StateKey::of(&graph.inputs[i]) {
         Some(StateKey::Part(parameter, Kept::Gradients)) => Some(parameter),

@@ -1,5 +1,5 @@
-//! State that a batch changes and the next one reads, such as the vectors of spectral norm. A step that has it
-//! cannot be divided into lanes: a lane's gradients would depend on the lanes before it.
+//! State that a batch changes and the next one reads, such as the vectors of spectral norm. A step that has
+//! it cannot be divided into lanes: a lane's gradients would depend on the lanes before it.
 
 use super::key::{Kept, StateKey};
 use crate::diagnostic::Result;
@@ -12,7 +12,8 @@ use crate::tensor::TensorType;
 type Cause = Option<usize>;
 
 /// Names of inputs that the step changes and on whose content before the step a result or a gradient depends.
-/// Running statistics of batch norm are not among them: in training nothing reads them but their own new value.
+/// Running statistics of batch norm are not among them: in training nothing reads them but their own new
+/// value.
 ///
 /// # Errors
 /// Refusals of the operators.
@@ -45,8 +46,8 @@ pub fn carried(graph: &Graph) -> Result<Vec<String>> {
     Ok(found.into_iter().map(|i| graph.inputs[i].name.clone()).collect())
 }
 
-/// Causes of a node's results. Each result of a row program has its own, so that new running statistics do not
-/// count for what is normalised.
+/// Causes of a node's results. Each result of a row program has its own, so that new running statistics do
+/// not count for what is normalised.
 fn of_results(graph: &Graph, node: &Node, causes: &[Cause]) -> Result<Vec<Cause>> {
     let operands: Vec<Cause> = node.operands().map(|v| causes[v.0 as usize]).collect();
     let first = operands.iter().copied().flatten().min();

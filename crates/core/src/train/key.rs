@@ -39,7 +39,7 @@ pub enum Kept {
     Masters,
     /// Gradients; of a table whose gradient is sparse, those of the rows that were read.
     Gradients,
-    /// Numbers of these rows, ascending, with -1 behind the last.
+    /// Numbers of these rows, ascending, with -1 after the last.
     GradientRows,
     /// Gradients of earlier lanes, added up, that wait for those of later ones: the sum of this number.
     Pending(usize),

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 /// bucket's length is whole blocks, so that sums over blocks are sums over parameters too.
 pub const BLOCK: usize = 1024;
 
-/// All trainable parameters, in buckets. Sizes of buckets change no number: sums and random numbers are taken in
-/// the order of kinds and elements ([`Bucket::kind`], [`Bucket::start`]), however these are cut.
+/// All trainable parameters, in buckets. Sizes of buckets change no number: sums and random numbers are taken
+/// in the order of kinds and elements ([`Bucket::kind`], [`Bucket::start`]), however these are cut.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct BucketLayout {
     /// The buckets, in the order in which the backward pass completes their gradients.
@@ -18,8 +18,8 @@ pub struct BucketLayout {
     index: HashMap<String, (usize, usize)>,
 }
 
-/// Bytes of gradients, in the parameters' dtype, at which a bucket is closed. A parameter is never divided: the
-/// one that reaches the limit is the bucket's last, as in PyTorch's `DistributedDataParallel`.
+/// Bytes of gradients, in the parameters' dtype, at which a bucket is closed. A parameter is never divided:
+/// the one that reaches the limit is the bucket's last, as in PyTorch's `DistributedDataParallel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketSize {
     /// Limit of the bucket that is closed first, small so that its collective begins early.
@@ -45,7 +45,8 @@ impl Default for BucketSize {
     }
 }
 
-/// Parameters of one kind: of one dtype and group of settings. Elements between parameters are zero and stay so.
+/// Parameters of one kind: of one dtype and group of settings. Elements between parameters are zero and stay
+/// so.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucket {
     /// Dtype of the parameters.
@@ -58,8 +59,8 @@ pub struct Bucket {
     pub part: usize,
     /// Its first element among all elements of its kind, a multiple of [`BLOCK`].
     pub start: usize,
-    /// Most rows of the gradient, if the bucket is one table with a sparse gradient. Such a bucket is that table,
-    /// `[rows, width]`, and nothing else.
+    /// Most rows of the gradient, if the bucket is one table with a sparse gradient. Such a bucket is that
+    /// table, `[rows, width]`, and nothing else.
     pub rows: Option<usize>,
     /// The f32 masters that the optimizer steps, and from which the parameters are rounded.
     pub master: Master,
@@ -84,8 +85,8 @@ pub enum Master {
     Rest,
 }
 
-/// Form in which an optimizer's moments are kept between steps; they are computed in f32 in any case. Moments of f64
-/// parameters, and those that are one number for a parameter, stay as they are computed.
+/// Form in which an optimizer's moments are kept between steps; they are computed in f32 in any case. Moments
+/// of f64 parameters, and those that are one number for a parameter, stay as they are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MomentForm {
     /// As they are computed: f32.
@@ -93,8 +94,8 @@ pub enum MomentForm {
     Wide,
     /// bf16, rounded stochastically.
     Bf16,
-    /// Codes of 8 bits on logarithmic levels, with a scale for each [`BLOCK`], or for each row of a table with a
-    /// sparse gradient (`crate::ops::update::moment_codes`).
+    /// Codes of 8 bits on logarithmic levels, with a scale for each [`BLOCK`], or for each row of a table
+    /// with a sparse gradient (`crate::ops::update::moment_codes`).
     Int8,
 }
 
@@ -271,7 +272,7 @@ impl BucketLayout {
     }
 }
 
-/// Parameters that are placed together: the number of the last of them, names and types, and their group.
+/// Parameters that are placed adjacently: the number of the last of them, names and types, and their group.
 type Unit<'a> = (usize, Vec<(&'a str, &'a TensorType)>, usize);
 
 /// Parameters by themselves, and those that are adjacent where the last of them is.
@@ -303,8 +304,8 @@ fn units<'a>(parameters: Vec<(&'a str, &'a TensorType, usize)>, adjacent: &[Vec<
 }
 
 impl Bucket {
-    /// Name for segments and reports, e.g. `f32.group0.1` for the second bucket of its kind, `f32.group0.emb.weight`
-    /// for a table with a sparse gradient.
+    /// Name for segments and reports, e.g. `f32.group0.1` for the second bucket of its kind,
+    /// `f32.group0.emb.weight` for a table with a sparse gradient.
     pub fn name(&self) -> String {
         match (self.rows, &self.entries[..]) {
             (Some(_), [table]) => format!("{}.group{}.{}", self.dtype, self.group, table.name),
@@ -312,8 +313,8 @@ impl Bucket {
         }
     }
 
-    /// Type of one value for each element, as programs over the whole bucket see it: `[blocks, BLOCK]`, or the
-    /// table's.
+    /// Type of one value for each element, as programs over the whole bucket see it: `[blocks, BLOCK]`, or
+    /// the table's.
     pub fn span(&self, dtype: DType) -> TensorType {
         match (self.rows, &self.entries[..]) {
             (Some(_), [table]) => TensorType::new(dtype, table.shape.clone()),

@@ -1,6 +1,6 @@
 //! Sums of gradients over ranks: a collective after each bucket, on the axis of ranks that have batches of
-//! their own. The sum takes the bucket's place, so that norms and updates read it as they read a bucket of one
-//! rank. Its bits are those of recursive halving ([`crate::ranks::halving`]).
+//! their own. The sum takes the bucket's place, so that norms and updates read it as they read a bucket of
+//! one rank. Its bits are those of recursive halving ([`crate::ranks::halving`]).
 
 use super::key::{Kept, StateKey};
 use crate::diagnostic::{Code, Error, Result};
@@ -10,8 +10,8 @@ use crate::plan::{Bindings, Place};
 use crate::ranks::{DATA, Mesh};
 
 /// Puts a sum over the ranks after every bucket, in the order of their places, whatever the order in which
-/// they are completed: all ranks then meet in the same order, even where their programs are of batches of other
-/// lengths.
+/// they are completed: all ranks then meet in the same order, even where their programs are of batches of
+/// other lengths.
 ///
 /// # Errors
 /// `Unsupported` for a sparse gradient. `DType` for gradients that are held in less than f32.

@@ -8,7 +8,7 @@ use crate::{Attrs, Builder, DType, OpDef, Result, ValueId};
 /// A bucket's values and the numbers of the step. Spans are `[blocks, BLOCK]`.
 #[derive(Clone, Debug)]
 pub struct Span<'a> {
-    /// Which parameter lies where.
+    /// Location of each parameter.
     pub bucket: &'a Bucket,
     /// The parameters.
     pub param: ValueId,
@@ -62,7 +62,7 @@ impl Span<'_> {
         attrs
     }
 
-    /// Sums of the gradients' squares for each parameter, as they lie in memory (f64 `[parameters]`).
+    /// Sums of the gradients' squares for each parameter, in the order of memory (f64 `[parameters]`).
     pub fn gradient_squares(&self, b: &mut Builder) -> Result<ValueId> {
         self.sum(b, self.squares)
     }

@@ -1,8 +1,8 @@
 //! Sparse gradients of embeddings: the rows that a batch reads, instead of a table of zeros around them.
 //!
 //! A table's gradient that is one [`EMBEDDING_DENSE_BACKWARD`] becomes an [`EMBEDDING_SPARSE_BACKWARD`]:
-//! numbers of rows and their sums, as PyTorch has them for `sparse=True`. They are written to state, for an update
-//! that steps these rows alone ([`super::update_graph`]). Sums are the same.
+//! numbers of rows and their sums, as PyTorch has them for `sparse=True`. They are written to state, for an
+//! update that steps these rows alone ([`super::update_graph`]). Sums are the same.
 
 use super::key::{Kept, StateKey};
 use crate::attr::{Attr, Attrs};
@@ -121,7 +121,7 @@ fn tables(graph: &Graph) -> Result<Vec<Table>> {
     Ok(found)
 }
 
-/// The node that makes a value, behind conversions of dtype.
+/// The node that computes a value, looking through conversions of dtype.
 fn producer(graph: &Graph, mut v: ValueId) -> Option<&Node> {
     loop {
         let (node, _) = graph.producer(v)?;

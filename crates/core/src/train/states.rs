@@ -1,9 +1,9 @@
-//! States of values on an axis of ranks, and the rule that keeps ranks from drifting apart (V14).
+//! States of values on an axis of ranks, and the rule that keeps ranks from diverging (V14).
 //!
-//! Every value of a graph that several ranks run is the *same* on all of them, a known part of one that is *split*
-//! among them, or each rank's *own*. Batches and keys of random numbers are own, and so is what is computed from
-//! them. A sum over ranks takes own values: the same value would count once for each rank. What a run keeps, and
-//! what the host takes for the run's, must be the same, or split where that is declared.
+//! Every value of a graph that several ranks run is the *same* on all of them, a known part of one that is
+//! *split* among them, or each rank's *own*. Batches and keys of random numbers are own, and so is what is
+//! computed from them. A sum over ranks takes own values: the same value would count once for each rank. What
+//! a run keeps, and what the host takes for the run's, must be the same, or split where that is declared.
 //!
 //! The analysis is conservative: a value of which it does not know that it is the same, or split, is own. (Of
 //! parts, sums are own: they are partial.)
@@ -101,8 +101,8 @@ pub fn states(graph: &Graph, declared: &Declared) -> Vec<State> {
     walk(graph, declared).states
 }
 
-/// Checks rule V14 of a graph that several ranks run; `declared`: what is known of its inputs and asked of its
-/// outputs.
+/// Checks rule V14 of a graph that several ranks run; `declared`: what is known of its inputs and asked of
+/// its outputs.
 ///
 /// # Errors
 /// `Graph`: the first violation, with the operator and the model's line that make it.

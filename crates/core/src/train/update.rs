@@ -1,5 +1,5 @@
 //! The update of a training step as a graph over flat buckets: statistics of the gradients, their scale, and
-//! each bucket's optimizer. An optimizer states how its operators are put together as an [`UpdateRule`].
+//! each bucket's optimizer. An optimizer states the composition of its operators as an [`UpdateRule`].
 
 use super::key::{Kept, StateKey};
 use super::layout::{Bucket, BucketLayout, Master, MomentForm};
@@ -86,8 +86,7 @@ pub trait UpdateRule {
     fn by_element(&self) -> bool {
         false
     }
-    /// Appends a step over a bucket to a graph. Returns the new parameters, then the new moments that are
-    /// there.
+    /// Appends a step over a bucket to a graph. Returns the new parameters, then the new moments that exist.
     ///
     /// # Errors
     /// Refusals of the operators.
@@ -119,11 +118,11 @@ pub const APPLIED: usize = 2;
 ///
 /// Its inputs are named by [`StateKey`]: `Unscale` (f64), and for each bucket its parameters, gradients,
 /// masters, moments and scalars. Its first outputs are the norm of the unscaled gradients (f64) and the
-/// largest magnitude of the gradients as they lie in memory (f64). The third tells whether the step was
-/// applied: it is not if the norm is not finite. Gradients of dtypes in `saturating` count as infinite
-/// where they are the largest number. In a table with a sparse gradient, the rows that have one
-/// are stepped. All that is kept of the others stays as it is. `rule` gives the rule of a group of settings.
-/// `accumulated`: gradients are held in [`Bucket::wide`], not in the parameters' dtype.
+/// largest magnitude of the gradients as stored in memory (f64). The third tells whether the step was
+/// applied: it is not if the norm is not finite. Gradients of dtypes in `saturating` count as infinite where
+/// they are the largest number. In a table with a sparse gradient, the rows that have one are stepped. All
+/// that is kept of the others stays as it is. `rule` gives the rule of a group of settings. `accumulated`:
+/// gradients are held in [`Bucket::wide`], not in the parameters' dtype.
 ///
 /// # Errors
 /// Refusals of the operators; none for a layout made by [`BucketLayout::new`].
@@ -245,8 +244,8 @@ pub fn update_graph<'a>(
     Ok(b.finish())
 }
 
-/// Uniform numbers for a bucket's elements. A stream for each kind from `first`: where its buckets begin changes no
-/// number.
+/// Uniform numbers for a bucket's elements. A stream for each kind from `first`: where its buckets begin
+/// changes no number.
 fn noise(b: &mut Builder, bucket: &Bucket, first: i64) -> Result<ValueId> {
     let attrs = Attrs::new().with("size", bucket.gradients(bucket.wide()).shape.to_ints());
     let mut attrs = attrs.with("dtype", bucket.wide()).with("stream", first + bucket.kind as i64);
@@ -361,8 +360,9 @@ pub fn join_graph(layout: &BucketLayout, number: usize) -> Result<Graph> {
     Ok(b.finish())
 }
 
-/// Adds up the lanes of all ranks of a mesh: of each bucket the gradients, which are the latest sum of this rank's lanes,
-/// and `pending` earlier ones that wait ([`Kept::Pending`]). The sum takes the gradients' place.
+/// Adds up the lanes of all ranks of a mesh: of each bucket the gradients, which are the latest sum of this
+/// rank's lanes, and `pending` earlier ones that wait ([`Kept::Pending`]). The sum takes the gradients'
+/// place.
 ///
 /// # Errors
 /// None for a layout made by [`BucketLayout::new`] and as many sums as [`crate::ranks::pending`] tells.

@@ -210,7 +210,7 @@ fn a_step_in_halves_lists_what_crosses_and_the_checker_misses_nothing() {
     };
     let e = check_plan(&broken).unwrap_err();
     assert!(e.message.contains("which the forward half returns"), "{e}");
-    // One completed behind the boundary.
+    // One completed after the boundary.
     let mut broken = plan.clone();
     let writes = |s: &plan::Step| s.writes.iter().any(|w| w.place == place);
     let step = broken.steps.iter_mut().rfind(|s| writes(s)).unwrap();

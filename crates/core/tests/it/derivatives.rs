@@ -53,8 +53,8 @@ fn subject(op: &'static OpDef, case: &Case) -> Subject {
     Subject { graph: b.finish(), inputs: present, outputs, wanted, grads, cotangents: seeds.len() }
 }
 
-/// Multi-output views and factorizations differentiate through all outputs; others through the first, the rest
-/// being stashes.
+/// Multi-output views and factorizations differentiate through all outputs; others through the first, the
+/// rest being stashes.
 fn visible_outputs(op: &OpDef, n: usize) -> usize {
     let factors = [
         "linalg_lu",

@@ -253,7 +253,7 @@ fn gradients_have_the_type_of_their_parameter() {
         %6 = sum(%5) : f64[]
         output \"loss\" = %6",
     );
-    // The verifier compares the types; both are there.
+    // The verifier compares the types; both exist.
     assert_eq!(gradients(&d), ["grad.half", "grad.scalar"]);
 }
 

@@ -91,7 +91,8 @@ fn rotary_embeddings_are_one_program_forward_and_one_backward() {
 
     let step = decompose(differentiate(graph, loss).unwrap().graph).unwrap();
     let plan = steps(&distributed(&step));
-    // One forward, one backward; `full` makes the gradient of the sum, and `reshape` brings that of p to its place.
+    // One forward, one backward; `full` makes the gradient of the sum, and `reshape` brings that of p to its
+    // place.
     let other = ["matmul", "sum", "full", "reshape"];
     let rows: Vec<_> = plan.steps.iter().map(|s| s.op).filter(|op| !other.contains(op)).collect();
     assert_eq!(rows, ["fused", "fused"], "{plan}");

@@ -161,7 +161,7 @@ fn narrow_values_are_widened_where_they_are_read() {
 
 #[test]
 fn the_gradient_of_a_bias_is_summed_where_what_it_sums_is_made() {
-    // The backward pass of a linear layer behind an activation: products first, then the sum over all rows.
+    // The backward pass of a linear layer after an activation: products first, then the sum over all rows.
     let mut b = Builder::new();
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let g = b.input("g", ty(&[2, 3, 4]), InputRole::User);

@@ -68,7 +68,7 @@ fn tokens(code: &str) -> Vec<&str> {
     out
 }
 
-/// The paths of a tree of imports from token `at` on; leaves `at` behind it.
+/// The paths of a tree of imports from token `at` on; leaves `at` after it.
 fn tree(tokens: &[&str], at: &mut usize, before: &[String], out: &mut Vec<Module>) {
     let mut path = before.to_vec();
     while let Some(&token) = tokens.get(*at) {

@@ -149,7 +149,7 @@ fn alike(whole: Graph, how: &dyn std::fmt::Debug) -> Graph {
         assert_eq!(want.shape(), got.shape(), "{how:?}: result {i}");
         let size = want.floats().iter().fold(0.0f64, |m, x| m.max(x.abs()));
         for (w, g) in want.floats().iter().zip(got.floats()) {
-            // A dozen sums of at most a hundred terms, one after the other.
+            // A dozen sums of at most a hundred terms, in sequence.
             assert!((w - g).abs() <= 1e3 * f64::EPSILON * size, "{how:?}: result {i}: {g} for {w}");
         }
     }
@@ -250,7 +250,7 @@ enum Seen {
     Added,
 }
 
-/// What lies between attention and the part that is read.
+/// The operators between attention and the part that is read.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Between {
     Nothing,

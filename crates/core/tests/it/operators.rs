@@ -1,6 +1,6 @@
 //! Properties of every operator, made from its own cases: no input can break its type rule. The body of every
 //! operator that a model can name computes whatever the rule accepts. (Operators without schemas, or with
-//! schemas of our own, stand only where passes put them, on types that fit.)
+//! schemas of our own, occur only where passes put them, on types that fit.)
 
 use headwater_core::diagnostic::Code;
 use headwater_core::ops::{Body, Case, OpCx, OpDef};

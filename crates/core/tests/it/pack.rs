@@ -11,7 +11,8 @@ use headwater_core::{Builder, DType, Error, Registry, TensorType};
 
 const LAYERS: usize = 4;
 
-/// Layers, a bias that is used twice, and a parameter that is the loss's addend, so that its gradient is a view.
+/// Layers, a bias that is used twice, and a parameter that is the loss's addend, so that its gradient is a
+/// view.
 fn model() -> Graph {
     let mut b = Builder::new();
     let mut x = b.input("x", TensorType::new(DType::F32, [8, 4]), InputRole::User);

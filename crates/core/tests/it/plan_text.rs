@@ -146,7 +146,7 @@ fn errors_name_line_and_column() {
     }
 }
 
-/// Pieces that may stand anywhere in a text.
+/// Pieces that may occur anywhere in a text.
 const PIECES: &[&str] = &[
     "%0",
     "_",

@@ -9,7 +9,7 @@ use headwater_core::target::{Operators, Port, Support, Target};
 use headwater_core::{Attrs, Builder, DType, Graph, TensorType, ValueId};
 use std::sync::Arc;
 
-/// A device whose kernels want contiguous inputs and some scratch memory.
+/// A device whose kernels require contiguous inputs and some scratch memory.
 #[derive(Debug)]
 struct Plain;
 
@@ -69,7 +69,7 @@ fn the_checker_finds_overlaps() {
     let graph = mlp(3);
     let mut plan = plan(&graph, &Bindings::simple(&graph), &plain()).unwrap();
     check_plan(&plan).unwrap();
-    // Two buffers that live together are put on top of each other.
+    // Two buffers that are live at the same time are put on top of each other.
     let (i, j) = (0..plan.placements.len())
         .flat_map(|i| (0..i).map(move |j| (i, j)))
         .find(|&(i, j)| {
@@ -183,7 +183,7 @@ fn results_take_the_place_of_what_nobody_reads_any_more() {
 #[test]
 fn what_lies_turned_is_copied_where_that_pays() {
     use headwater_core::plan::Work;
-    // Rows that every step of the plan reads, and whether those of x lie next to each other.
+    // Rows that every step of the plan reads, and whether those of x are contiguous.
     let steps = |op: &'static OpDef, attrs: Attrs, permuted: bool| {
         let mut b = Builder::new();
         let x = user(&mut b, "x", &[2, 8, 5, 4]);
@@ -209,8 +209,7 @@ fn what_lies_turned_is_copied_where_that_pays() {
     // A transposition, then a norm that reads its columns.
     assert_eq!(steps(&LAYER_NORM, norm(), true), [false, true]);
     assert_eq!(steps(&GELU, Attrs::new(), true), [false, true]);
-    // Too little to do; nothing turned; and rows that all lie next to each other, of what is read and
-    // written.
+    // Too little to do; nothing transposed; and rows that are all contiguous, of what is read and written.
     assert_eq!(steps(&NEG, Attrs::new(), true), [false]);
     assert_eq!(steps(&GELU, Attrs::new(), false), [true]);
     assert_eq!(steps(&ops::norm::softmax::SOFTMAX, along(1), false), [true]);

@@ -220,7 +220,7 @@ fn a_parameter_without_gradient_keeps_its_reason() {
     assert!(missing.reason.contains("detach"), "{}", missing.reason);
 }
 
-/// The plan of a step whose parameters and gradients lie in buckets.
+/// The plan of a step whose parameters and gradients are in buckets.
 fn planned(options: &Options, model: Graph, together: bool) -> (Plan, CompiledGraph) {
     let bind = |c: &CompiledGraph| {
         let parameters = c.gradients.iter().map(|g| (g.parameter.as_str(), &g.ty, 0));
@@ -263,7 +263,7 @@ fn parameters_that_lie_side_by_side_are_one_operand() {
         // One conversion of all weights, and one of all biases, where there are any.
         let casts = |plan: &Plan| plan.steps.iter().filter(|s| s.op == "to").count();
         assert!(casts(&plan) <= casts(&before), "{plan}");
-        // Elsewhere, they are copied together, to the same results.
+        // Elsewhere, they are concatenated by a copy, to the same results.
         let (copied, _) = planned(&settings, model(DType::F32, true), false);
         assert_eq!(counted(&copied).0, 3);
         assert!(counted(&copied).1 > 0, "{copied}");

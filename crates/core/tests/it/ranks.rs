@@ -1,4 +1,4 @@
-//! Rule V14 and the order of collectives: graphs whose ranks would drift apart are refused, each by line.
+//! Rule V14 and the order of collectives: graphs whose ranks would diverge are refused, each by line.
 
 use headwater_core::compile::{CompiledGraph, Options, compile};
 use headwater_core::graph::verify::Rule;
@@ -14,7 +14,8 @@ use headwater_core::{Builder, Code, DType, Error, Registry, TensorType};
 
 const TWO: &str = r#"axis="data", ranks=2"#;
 
-/// A graph with something of each role. `$` in the nodes stands for the attributes of a collective of two ranks.
+/// A graph with something of each role. `$` in the nodes stands for the attributes of a collective of two
+/// ranks.
 fn graph(nodes: &str, outputs: &str) -> Graph {
     let origins: String = (1..10)
         .map(|i| format!("@{i} = \"node{i}\" module \"layer{i}\" file \"model.py\" line {i}\n"))

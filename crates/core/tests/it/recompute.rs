@@ -124,7 +124,7 @@ fn norms_and_gated_units_are_made_again() {
         // the product.
         let dropped = 4 * (16 * 16 + 2 * 16 * 32) * 8;
         let (kept, again) = (arena(&graph), arena(&again));
-        // One layer's share is there while that layer's gradients are computed.
+        // One layer's share is live while that layer's gradients are computed.
         assert!(again + dropped / 2 <= kept, "{kept} bytes, {again} with recomputation");
     }
 }
@@ -196,7 +196,7 @@ fn dropout_draws_once_and_its_mask_is_kept() {
 
 #[test]
 fn results_are_kept_and_so_is_what_would_take_more_to_make() {
-    // A result of the graph is there anyway. A sum of many operands needs them all.
+    // A result of the graph is live anyway. A sum of many operands needs them all.
     let mut b = Builder::new();
     let x = b.input("x", TensorType::new(DType::F64, [8, 16]), InputRole::User);
     let parts: Vec<ValueId> = (0..4).map(|i| linear(&mut b, &format!("w{i}"), x, 16)).collect();

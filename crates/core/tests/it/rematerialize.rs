@@ -102,7 +102,7 @@ fn half_of_the_activations_for_a_quarter_of_the_time() {
     assert_eq!(cost.flops, flops(&plain.graph));
     let more = flops(&done.graph) - flops(&plain.graph);
     assert!((more - cost.more_flops).abs() <= 0.05 * cost.more_flops, "{more} and {cost:?}");
-    // Products are among what is computed again, in the backward pass.
+    // Products are among what is recomputed, in the backward pass.
     assert!(kernels(&done.graph, "matmul") > kernels(&plain.graph, "matmul"));
     let forward = |g: &Graph| g.nodes.iter().filter(|n| n.phase == Phase::Forward).count();
     assert!(forward(&done.graph) <= forward(&plain.graph));

@@ -139,7 +139,7 @@ fn equal_nodes_merge_and_dead_ones_go() {
 
 #[test]
 fn a_merged_node_serves_its_earliest_phase() {
-    // Backward work may stand before forward work; the node that serves both is forward.
+    // Backward work may precede forward work; the node that serves both is forward.
     let graph = parsed(
         "%0 = user \"x\" : f32[2]
         backward
@@ -383,7 +383,7 @@ fn gradients_of_transposed_experts_are_made_as_they_are_stored() {
 
 #[test]
 fn gradients_of_transposed_weights_are_made_as_they_are_stored() {
-    // GPT-2 multiplies by `[in, out]`, so that the gradient of what it transposes is wanted transposed.
+    // GPT-2 multiplies by `[in, out]`, so that the gradient of what it transposes is read transposed.
     let mut b = Builder::new();
     let x = b.input("x", TensorType::new(DType::F32, [6, 5]), InputRole::User);
     let w = b.parameter("w", DType::F32, &[5, 3]);

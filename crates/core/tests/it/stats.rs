@@ -8,7 +8,7 @@ use headwater_core::target::{Operators, Port, Support, Target};
 use headwater_core::{OpCx, OpDef, Registry, TensorType};
 use std::sync::Arc;
 
-/// A device whose matmul wants 256 bytes of scratch memory.
+/// A device whose matmul requires 256 bytes of scratch memory.
 #[derive(Debug)]
 struct Scratch;
 
@@ -107,7 +107,7 @@ fn small_workspaces_share_a_place_and_are_no_activations() {
     let of = |plan: &Plan| plan.placements.iter().filter(|p| p.place == rooms[0].0).count();
     assert_eq!(of(&plan), 1);
     assert_eq!(peak(&plan, 1).unwrap().held, Held { activations: 256, workspace: 256, ..Held::default() });
-    // They belong to no module, and nobody's values may lie there.
+    // They belong to no module, and no values may be stored there.
     let modules = peak(&plan, 1).unwrap().modules;
     assert!(modules.contains(&(String::new(), Held { workspace: 256, ..Held::default() })), "{modules:?}");
     let refused = |broken: &Plan, why: &str| {

@@ -187,7 +187,7 @@ fn corpus() -> &'static [String] {
     })
 }
 
-/// Pieces that may stand anywhere in a text.
+/// Pieces that may occur anywhere in a text.
 const PIECES: &[&str] = &[
     "%0",
     "%99",

@@ -4,7 +4,7 @@
 //! bits, each correctly rounded as IEEE 754 says. Implementers are numbers ([`scalar`]), C text ([`text`]),
 //! and in devices vectors and machine code. All of them give the same bits wherever arithmetic is IEEE; of a
 //! NaN only that it is one. A device that contracts `a · b + c` on its own, or flushes subnormal numbers,
-//! must be told not to (`--fmad=false`, `-ffp-contract=off`).
+//! must be configured not to (`--fmad=false`, `-ffp-contract=off`).
 //!
 //! There are neither branches nor tables in memory, so that loops over them vectorise. The polynomials are
 //! fits of least maximal relative error over the reduced interval; each function states its bound, which the
@@ -61,8 +61,8 @@ pub trait Ops {
     fn shift_right(&mut self, a: Self::V, n: u8) -> Self::V;
     /// The entry of a table, at the index in the three lowest bits of each lane.
     fn lookup(&mut self, table: [u32; 8], a: Self::V) -> Self::V;
-    /// The bits as an integer of 32 bits, converted to f32; exact below 2²⁴ in magnitude, which is all
-    /// that the functions ask for.
+    /// The bits as a 32-bit integer, converted to f32; exact below 2²⁴ in magnitude, which is all that the
+    /// functions require.
     fn int_to_float(&mut self, a: Self::V) -> Self::V;
 }
 
@@ -86,7 +86,7 @@ pub fn unary<L: Ops>(l: &mut L, function: Unary, x: L::V) -> Option<L::V> {
 }
 
 /// Adding and subtracting this rounds to the nearest integer, ties to even, for |x| < 2²²; meanwhile the
-/// integer stands in the low bits.
+/// integer is in the low bits.
 const SHIFT: f32 = 12_582_912.0;
 /// ln 2 in two parts; the first has so few bits that its product with an exponent is exact.
 #[allow(clippy::excessive_precision)]
@@ -105,7 +105,8 @@ fn polynomial<L: Ops, const N: usize>(l: &mut L, x: L::V, c: [f32; N]) -> L::V {
     p
 }
 
-/// The same, for long ones: even and odd powers apart, so that less of it waits for the rest.
+/// The same, for long ones: even and odd powers separately (second-order Horner), for shorter dependency
+/// chains.
 #[inline(always)]
 fn halves<L: Ops, const N: usize>(l: &mut L, x: L::V, c: [f32; N]) -> L::V {
     let z = l.mul(x, x);
@@ -184,7 +185,7 @@ pub fn exp<L: Ops>(l: &mut L, x: L::V) -> L::V {
     l.mul(y, rest)
 }
 
-/// The number that makes an integer of eighths stand in the low bits, with the bias of an exponent.
+/// The number that puts an integer of eighths into the low bits, with the bias of an exponent.
 const BIASED: f32 = SHIFT + 8.0 * 127.0;
 
 /// 2 to the power of eighths that were added to [`BIASED`], and of `r` further ones, from -½ to ½.

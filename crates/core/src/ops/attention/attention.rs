@@ -154,7 +154,7 @@ impl Attention {
     /// The geometry of a node whose query, key, value, mask and rng are the inputs `at`.
     ///
     /// # Errors
-    /// `Shape`, `DType` or `Attribute` if they do not fit together.
+    /// `Shape`, `DType` or `Attribute` if they do not match.
     pub fn of(cx: &OpCx, at: [usize; 5]) -> Result<Attention> {
         let (q, k, v) = (cx.ty(at[0])?, cx.ty(at[1])?, cx.ty(at[2])?);
         let ([batch, heads, l, e], [bk, key_heads, s, ek], [bv, value_heads, sv, ev]) =

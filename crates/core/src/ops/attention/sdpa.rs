@@ -69,7 +69,7 @@ impl Dims {
         self.batch.last().copied().unwrap_or(1)
     }
 
-    /// All leading dimensions but the heads together.
+    /// All leading dimensions but the heads, flattened.
     fn outer(&self) -> usize {
         self.batch.iter().rev().skip(1).product()
     }

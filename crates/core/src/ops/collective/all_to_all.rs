@@ -4,8 +4,8 @@ use super::{NO_GRADIENT, elements, first, joined, part, worlds};
 use crate::ops::{Body, Cost, OpDef, Precision};
 use crate::tensor::{Tensor, TensorType};
 
-/// `self` `[n, …]` in as many parts as there are ranks on the axis: part `q` goes to rank `q`, which has them in the
-/// order of the ranks that they come from, `[n, …]`.
+/// `self` `[n, …]` in as many parts as there are ranks on the axis: part `q` goes to rank `q`, which has them
+/// in the order of the ranks that they come from, `[n, …]`.
 pub static ALL_TO_ALL: OpDef = OpDef {
     name: "all_to_all",
     schemas: &["headwater::all_to_all(Tensor self, *, str axis, int ranks) -> Tensor"],

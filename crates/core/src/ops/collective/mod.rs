@@ -1,6 +1,6 @@
-//! Collectives: what the ranks along an axis of the mesh compute together. Each is a node on that axis, with
-//! the attributes `axis` (its name) and `ranks` (its size). The body is a function from the inputs of all ranks to
-//! the outputs of all ranks.
+//! Collectives: what the ranks along an axis of the mesh compute jointly. Each is a node on that axis, with
+//! the attributes `axis` (its name) and `ranks` (its size). The body is a function from the inputs of all
+//! ranks to the outputs of all ranks.
 
 operators! {
     all_gather: ALL_GATHER;

@@ -3,8 +3,8 @@
 use super::{NO_GRADIENT, elements, part, total, wide, worlds};
 use crate::ops::{Body, Cost, OpDef, Precision};
 
-/// The rank's part of the sum of `self` `[n, …]` over the ranks of an axis: `[n / ranks, …]`, f32 or f64. The sum is
-/// that of [`super::all_reduce::ALL_REDUCE`], to the bit.
+/// The rank's part of the sum of `self` `[n, …]` over the ranks of an axis: `[n / ranks, …]`, f32 or f64. The
+/// sum is that of [`super::all_reduce::ALL_REDUCE`], to the bit.
 pub static REDUCE_SCATTER: OpDef = OpDef {
     name: "reduce_scatter",
     schemas: &["headwater::reduce_scatter(Tensor self, *, str axis, int ranks) -> Tensor"],

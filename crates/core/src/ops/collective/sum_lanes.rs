@@ -7,9 +7,9 @@ use crate::ranks::{MOST, joining, parts_by_rank};
 use crate::tensor::{Data, Tensor};
 
 /// The sum of `lanes` lanes, the same on all ranks of an axis. Each rank has a contiguous range of lanes
-/// ([`crate::ranks::lanes_of`]) and has added them up as far as recursive halving goes without the others: `sums` are what is left, the
-/// latest first, then the others from the first on. All are f32 or f64 of one shape. A rank of fewer sums than
-/// others gives anything in place of those that it has not.
+/// ([`crate::ranks::lanes_of`]) and has added them up as far as recursive halving goes without the others:
+/// `sums` are what is left, the latest first, then the others from the first on. All are f32 or f64 of one
+/// shape. A rank of fewer sums than others gives anything in place of those that it has not.
 pub static SUM_LANES: OpDef = OpDef {
     name: "sum_lanes",
     schemas: &["headwater::sum_lanes(Tensor[] sums, *, str axis, int ranks, int lanes) -> Tensor"],

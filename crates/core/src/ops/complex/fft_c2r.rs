@@ -11,9 +11,9 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorType};
 
-/// The transform back of pairs along each of `dim`, to a real signal of `last_dim_size` elements along the last of
-/// them. Of that dimension the first `n/2 + 1` frequencies are given; the others count as their conjugates, and
-/// imaginary parts of those that are their own conjugates do not count.
+/// The transform back of pairs along each of `dim`, to a real signal of `last_dim_size` elements along the
+/// last of them. Of that dimension the first `n/2 + 1` frequencies are given; the others count as their
+/// conjugates, and imaginary parts of those that are their own conjugates do not count.
 pub static FFT_C2R: OpDef = OpDef {
     name: "_fft_c2r",
     schemas: &["_fft_c2r(Tensor self, int[] dim, int normalization, SymInt last_dim_size) -> Tensor"],

@@ -7,8 +7,8 @@ use crate::expr::{Expr, float};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// Frequencies of a transform of `n` samples that are `d` apart: `0, 1, …, ⌈n/2⌉ - 1, -⌊n/2⌋, …, -1`, each times
-/// `1/(n d)`.
+/// Frequencies of a transform of `n` samples with spacing `d`: `0, 1, …, ⌈n/2⌉ - 1, -⌊n/2⌋, …, -1`, each
+/// times `1/(n d)`.
 pub static FFT_FFTFREQ: OpDef = OpDef {
     name: "fft_fftfreq",
     schemas: &[

@@ -12,8 +12,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorType};
 
-/// The forward transform of real numbers along each of `dim`, as pairs. With `onesided` only the first `n/2 + 1`
-/// frequencies of the last of `dim` are given: a real signal's others are conjugates of these.
+/// The forward transform of real numbers along each of `dim`, as pairs. With `onesided` only the first
+/// `n/2 + 1` frequencies of the last of `dim` are given: a real signal's others are conjugates of these.
 pub static FFT_R2C: OpDef = OpDef {
     name: "_fft_r2c",
     schemas: &["_fft_r2c(Tensor self, int[] dim, int normalization, bool onesided) -> Tensor"],
@@ -69,8 +69,8 @@ pub fn r2c(cx: &OpCx) -> Result<Transform> {
     Ok(t)
 }
 
-/// The real part of the transform back of the cotangent, whose missing half is zero: with its conjugates in that
-/// half instead, each frequency counts half, but for those that are their own conjugates.
+/// The real part of the transform back of the cotangent, whose missing half is zero: with its conjugates in
+/// that half instead, each frequency counts half, but for those that are their own conjugates.
 fn gradient(cx: &mut GradCx) -> Result<()> {
     let g = cx.grad(0)?;
     let (dims, mode) = (cx.args().ints("dim")?.to_vec(), cx.args().int("normalization")?);

@@ -1,5 +1,5 @@
-//! Complex numbers, and discrete Fourier transforms of them. They are pairs: a last dimension of 2 holds real and
-//! imaginary part, as PyTorch's `view_as_real` lays them out. Attributes count the dimensions before it.
+//! Complex numbers, and discrete Fourier transforms of them. They are pairs: a last dimension of 2 holds real
+//! and imaginary part, as PyTorch's `view_as_real` lays them out. Attributes count the dimensions before it.
 
 operators! {
     conj: CONJ;
@@ -34,8 +34,9 @@ pub struct Transform {
 }
 
 impl Transform {
-    /// That of the attributes `dim` and `normalization` (ATen's `fft_norm_mode`: 0, 1, 2 for the factors 1, `1/√n`,
-    /// `1/n`). `last` is the size of the signal along the last dimension transformed, if not that in `sizes`.
+    /// That of the attributes `dim` and `normalization` (ATen's `fft_norm_mode`: 0, 1, 2 for the factors 1,
+    /// `1/√n`, `1/n`). `last` is the size of the signal along the last dimension transformed, if not that in
+    /// `sizes`.
     fn of(cx: &OpCx, sizes: &[usize], last: Option<usize>) -> Result<Transform> {
         let mut dims = Vec::new();
         for &d in cx.ints("dim")? {

@@ -1,5 +1,5 @@
-//! The definition of the transforms, in f64: mixed radix, decimated in time (Cooley and Tukey, "An algorithm for
-//! the machine calculation of complex Fourier series", Mathematics of Computation 19, 1965).
+//! The definition of the transforms, in f64: mixed radix, decimated in time (Cooley and Tukey, "An algorithm
+//! for the machine calculation of complex Fourier series", Mathematics of Computation 19, 1965).
 
 use crate::shape::Shape;
 
@@ -28,8 +28,8 @@ fn roots(n: usize, forward: bool) -> Vec<Complex> {
     (0..n).map(root).map(|(sin, cos)| [cos, sin]).collect()
 }
 
-/// `Σⱼ xⱼ e^(∓2πi jk/n)` for each `k`, of the `n` elements from `x[0]` on that are `step` apart. `roots` are those
-/// of the whole signal, whose size is a multiple of `n`.
+/// `Σⱼ xⱼ e^(∓2πi jk/n)` for each `k`, of the `n` elements from `x[0]` on with stride `step`. `roots` are
+/// those of the whole signal, whose size is a multiple of `n`.
 fn signal(x: &[Complex], step: usize, n: usize, roots: &[Complex]) -> Vec<Complex> {
     let root = |j: usize, k: usize| roots[j * k % n * (roots.len() / n)];
     let radix = (2..).take_while(|p| p * p <= n).find(|p| n.is_multiple_of(*p)).unwrap_or(n);

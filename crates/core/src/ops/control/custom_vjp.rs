@@ -1,6 +1,6 @@
 //! A function with a derivative that the model states itself, such as a `torch.autograd.Function`.
 //!
-//! Both of its bodies stand in the graph as ordinary nodes. The backward body computes gradients from
+//! Both of its bodies are in the graph as ordinary nodes. The backward body computes gradients from
 //! [`COTANGENT_OF`] the results, whose numbers are of no account; [`CUSTOM_VJP`] names results, cotangents,
 //! operands and gradients. Its derivative is the backward body once more, with the cotangents that arrive. So
 //! precision, rewrites and the proof treat the bodies as they treat the rest of the graph, and the first copy

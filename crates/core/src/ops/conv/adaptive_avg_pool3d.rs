@@ -4,7 +4,7 @@ use super::avg_pool2d::ADAPTIVE_AVG_POOL2D;
 use super::volume::Volume;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, required};
 
-/// Mean over as many windows of `[…, D, H, W]` as `output_size` asks for.
+/// Mean over as many windows of `[…, D, H, W]` as `output_size` requests.
 pub static ADAPTIVE_AVG_POOL3D: OpDef = OpDef {
     name: "adaptive_avg_pool3d",
     schemas: &[

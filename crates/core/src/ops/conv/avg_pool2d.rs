@@ -39,7 +39,7 @@ pub static AVG_POOL2D_BACKWARD: OpDef = OpDef {
     cases: || sliding_backward(),
 };
 
-/// Mean over as many windows as `output_size` asks for.
+/// Mean over as many windows as `output_size` requests.
 pub static ADAPTIVE_AVG_POOL2D: OpDef = OpDef {
     name: "adaptive_avg_pool2d",
     schemas: &[

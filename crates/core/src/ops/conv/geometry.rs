@@ -16,7 +16,7 @@ use crate::shape::Shape;
 pub struct Conv {
     /// Samples; 1 for an input without a batch dimension.
     pub batch: usize,
-    /// Groups of channels convolved apart.
+    /// Groups of channels convolved separately.
     pub groups: usize,
     /// Input channels of one group.
     pub cin: usize,
@@ -42,7 +42,7 @@ impl Conv {
     /// The convolution of `input` by `weight` with the node's `stride`, `padding`, `dilation` and `groups`.
     ///
     /// # Errors
-    /// `Shape` or `Attribute` if they do not fit together.
+    /// `Shape` or `Attribute` if they do not match.
     pub fn new(input: &Shape, weight: &Shape, cx: &OpCx) -> Result<Conv> {
         let spatial = spatial_rank(input, weight)?;
         let batched = input.rank() == spatial + 2;
@@ -128,7 +128,7 @@ impl Conv {
         }
     }
 
-    /// True if padding and what lies between taps are not much larger than the images. The former may then be
+    /// True if padding and the gaps between taps are not much larger than the images. The former may then be
     /// held in memory.
     pub fn is_compact(&self) -> bool {
         (0..3).all(|d| {
@@ -160,7 +160,7 @@ impl Conv {
         2.0 * outputs as f64 * self.output_plane() as f64 * (self.cin * self.kernel_size()) as f64
     }
 
-    /// Input index that output `o` meets through kernel index `k` along `d`, unless it lies in the padding.
+    /// Input index that output `o`, tap `k` reads along `d`, unless it is in the padding.
     pub fn meets(&self, d: usize, o: usize, k: usize) -> Option<usize> {
         let at = (o * self.stride[d] + k * self.dilation[d]).checked_sub(self.pad[d])?;
         (at < self.input[d]).then_some(at)

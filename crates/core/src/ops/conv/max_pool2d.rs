@@ -41,7 +41,7 @@ pub static MAX_POOL2D: OpDef = OpDef {
     },
 };
 
-/// Maximum over as many windows as `output_size` asks for.
+/// Maximum over as many windows as `output_size` requests.
 pub static ADAPTIVE_MAX_POOL2D: OpDef = OpDef {
     name: "adaptive_max_pool2d",
     schemas: &["adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)"],

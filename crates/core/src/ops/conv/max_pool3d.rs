@@ -9,8 +9,9 @@ use crate::ops::index::gather::GATHER;
 use crate::ops::pointwise::{add::ADD, div::DIV, mul::MUL};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required};
 
-/// Maximum over sliding windows of `[…, D, H, W]`, and its index in the volume (`(depth · H + row) · W + column`). As of
-/// [`MAX_POOL2D`], the first of equals wins, and the last NaN over everything.
+/// Maximum over sliding windows of `[…, D, H, W]`, and its index in the volume
+/// (`(depth · H + row) · W + column`). As of [`MAX_POOL2D`], the first of equals wins, and the last NaN over
+/// everything.
 pub static MAX_POOL3D: OpDef = OpDef {
     name: "max_pool3d_with_indices",
     schemas: &[
@@ -39,7 +40,7 @@ pub static MAX_POOL3D: OpDef = OpDef {
     },
 };
 
-/// Maximum over as many windows of `[…, D, H, W]` as `output_size` asks for, and its index in the volume.
+/// Maximum over as many windows of `[…, D, H, W]` as `output_size` requests, and its index in the volume.
 pub static ADAPTIVE_MAX_POOL3D: OpDef = OpDef {
     name: "adaptive_max_pool3d",
     schemas: &["adaptive_max_pool3d(Tensor self, int[3] output_size) -> (Tensor, Tensor)"],
@@ -68,7 +69,7 @@ fn pooled(
     let (best, within) = (parts.depth[0], parts.depth[1]);
     let best = b.reshape(best, &types[0].shape)?;
     let best = b.cast(best, types[0].dtype)?;
-    // The index among all planes' maxima names the plane, and where its maximum lies there.
+    // The index among all planes' maxima names the plane, and the position of its maximum in it.
     let [channels, _, columns] = b.ty(within).shape[..] else { unreachable!("three dimensions") };
     let planes =
         b.reshape(parts.planes[1], &[channels, b.ty(parts.planes[1]).shape.numel() / channels.max(1)])?;

@@ -7,7 +7,7 @@ use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorType};
 use crate::{ensure, fail};
 
-/// `[N, C, H, W]` (N may be missing) to `[N, C · kernel, patches]`; zeros where a patch lies in the padding.
+/// `[N, C, H, W]` (N may be missing) to `[N, C · kernel, patches]`; zeros where a patch is in the padding.
 pub static IM2COL: OpDef = OpDef {
     name: "im2col",
     schemas: &[
@@ -115,7 +115,7 @@ fn image(cx: &OpCx) -> Result<Shape> {
     Ok(lead.iter().copied().chain([channels]).chain(size.iter().copied()).collect())
 }
 
-/// Calls `f(index in the image, index in the columns)` for every element of a patch that lies in the image.
+/// Calls `f(index in the image, index in the columns)` for every element of a patch that is inside the image.
 fn places(c: &Conv, mut f: impl FnMut(usize, usize)) {
     let (k, o) = (c.kernel_size(), c.output_plane());
     c.products(|image, weight, out| f(image, (out / o * k + weight % k) * o + out % o));

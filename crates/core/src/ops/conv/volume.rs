@@ -1,5 +1,5 @@
-//! Poolings over three dimensions as two over two of them: first of height and width, plane by plane, then of depth.
-//! Windows are products of windows along each dimension, and so are sums, divisors and maxima.
+//! Poolings over three dimensions as two over two of them: first of height and width, plane by plane, then of
+//! depth. Windows are products of windows along each dimension, and so are sums, divisors and maxima.
 
 use super::geometry::numbers;
 use crate::attr::{Attr, Attrs};

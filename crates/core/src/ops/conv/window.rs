@@ -7,7 +7,7 @@ use crate::ensure;
 use crate::ops::OpCx;
 use crate::shape::Shape;
 
-/// The elements that one output covers along one dimension: `count` inputs from `start`, `step` apart.
+/// The elements that one output covers along one dimension: `count` inputs from `start`, with stride `step`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     /// First input.
@@ -18,7 +18,7 @@ pub struct Window {
     pub step: usize,
     /// Its share of an average's divisor.
     pub weight: usize,
-    /// Places before `start`, as far apart, that lie in the padding.
+    /// Places before `start`, with the same stride, that are in the padding.
     pub skipped: usize,
 }
 
@@ -58,8 +58,8 @@ impl Pool {
     /// the weights, `count_include_pad` (default true), all from the node's attributes.
     ///
     /// # Errors
-    /// `Shape` or `Attribute` if they do not fit the input, `Unsupported` if a window would lie in the
-    /// padding alone.
+    /// `Shape` or `Attribute` if they do not fit the input, `Unsupported` if a window would cover padding
+    /// only.
     pub fn sliding(input: &Shape, cx: &OpCx) -> Result<Pool> {
         let kernel = numbers(cx, "kernel_size", 2, 0, 1)?;
         let stride = match cx.opt_ints("stride")? {

@@ -7,8 +7,8 @@ use crate::expr::float;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// `base` to the powers that [`super::linspace::LINSPACE`] gives; f32 unless a dtype is given. Computed in f64;
-/// integers are truncated.
+/// `base` to the powers that [`super::linspace::LINSPACE`] gives; f32 unless a dtype is given. Computed in
+/// f64; integers are truncated.
 pub static LOGSPACE: OpDef = OpDef {
     name: "logspace",
     schemas: &[

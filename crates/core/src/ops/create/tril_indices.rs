@@ -39,7 +39,7 @@ pub static TRIU_INDICES: OpDef = OpDef {
     cases: || vec![Case::new("tall").attr("row", 4).attr("col", 3).attr("offset", -1)],
 };
 
-/// The columns of a row that lie in the triangle: from, to. `(row, columns, offset)`
+/// The columns of a row that are in the triangle: from, to. `(row, columns, offset)`
 type Triangle = fn(i64, i64, i64) -> (i64, i64);
 
 fn lower(row: i64, cols: i64, offset: i64) -> (i64, i64) {

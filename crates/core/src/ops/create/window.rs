@@ -89,7 +89,7 @@ fn window(cx: &OpCx, f: impl Fn(&OpCx, Expr) -> Result<Expr>) -> Result<Vec<Expr
     if n <= 1 {
         return Ok(vec![float(1.0).cast(dtype)]);
     }
-    // The period ends with the last point, or one behind it.
+    // The period ends with the last point, or one after it.
     let periodic = cx.opt_int("periodic")?.unwrap_or(1) != 0;
     let period = if periodic { n as f64 } else { n as f64 - 1.0 };
     let place = Expr::Coord(0).cast(DType::F64) * float(1.0 / period);

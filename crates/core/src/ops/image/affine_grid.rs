@@ -10,9 +10,10 @@ use crate::shape::Shape;
 use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
-/// `theta [N, 2, 3]` and the size of an image `[N, C, H, W]` to the places `[N, H, W, 2]` that its pixels come
-/// from: `theta · (x, y, 1)` of each. Coordinates −1 and 1 are the image's borders, or with `align_corners`
-/// the centres of its first and last pixels. Volumes `[N, C, D, H, W]` by `theta [N, 3, 4]` likewise.
+/// `theta [N, 2, 3]` and the size of an image `[N, C, H, W]` to the places `[N, H, W, 2]` that its pixels
+/// come from: `theta · (x, y, 1)` of each. Coordinates −1 and 1 are the image's borders, or with
+/// `align_corners` the centres of its first and last pixels. Volumes `[N, C, D, H, W]` by `theta [N, 3, 4]`
+/// likewise.
 pub static AFFINE_GRID_GENERATOR: OpDef = OpDef {
     name: "affine_grid_generator",
     schemas: &["affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor"],

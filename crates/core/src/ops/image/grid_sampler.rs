@@ -1,4 +1,5 @@
-//! Images and volumes sampled at given places: spatial transformers (Jaderberg et al. 2015, arXiv:1506.02025).
+//! Images and volumes sampled at given places: spatial transformers (Jaderberg et al. 2015,
+//! arXiv:1506.02025).
 
 use crate::attr::Attrs;
 use crate::diagnostic::Result;

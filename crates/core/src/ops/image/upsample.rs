@@ -113,10 +113,10 @@ fn volumes() -> Vec<Case> {
     [cases(), volumes].concat()
 }
 
-/// An interpolation as images that are resampled one after the other.
+/// An interpolation as images that are resampled sequentially.
 struct Call {
-    /// Each image's shape and the attributes of its resampling: `[N, C, L]` as `[N, C, 1, L]`, a volume as its
-    /// layers, then as rows along the depth that hold whole layers.
+    /// Each image's shape and the attributes of its resampling: `[N, C, L]` as `[N, C, 1, L]`, a volume as
+    /// its layers, then as rows along the depth that hold whole layers.
     stages: Vec<(Shape, Attrs)>,
     /// Shape of the result as the model sees it.
     result: Shape,

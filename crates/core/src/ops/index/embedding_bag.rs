@@ -19,8 +19,8 @@ use crate::{ensure, fail};
 /// their mean, 2 their largest elements; an empty bag is 0. With `include_last_offset` the last offset ends
 /// the last bag. Indices equal to `padding_idx` (negative or absent: none) are in no bag.
 ///
-/// ATen's other results, which only its own backward operator reads, are not there. Of several largest
-/// elements each gets an equal share of the gradient, where PyTorch gives it to the first.
+/// ATen's other results, which only its own backward operator reads, are omitted. Of several largest elements
+/// each gets an equal share of the gradient, where PyTorch gives it to the first.
 pub static EMBEDDING_BAG: OpDef = OpDef {
     name: "embedding_bag",
     schemas: &[
@@ -49,7 +49,7 @@ pub static EMBEDDING_BAG: OpDef = OpDef {
         let begun = b.one(&SEARCHSORTED, &[offsets, at], Attrs::new().with("right", true))?;
         let mut bag = b.one(&ADD, &[begun], Attrs::new().with("other", -1))?;
         if let Some(padding) = cx.opt_int("padding_idx")?.filter(|p| *p >= 0) {
-            // A bag behind the last takes what is in none.
+            // A bag after the last takes what is in none.
             let none = b.full(&index, bags as f64)?;
             let padded = b.one(&EQ, &[indices], Attrs::new().with("other", padding))?;
             bag = b.choose(padded, none, bag)?;
@@ -126,8 +126,8 @@ fn bags(cx: &OpCx) -> Result<usize> {
     bags.ok_or_else(|| fail!(Shape, "`include_last_offset` needs an offset, there is none"))
 }
 
-/// PyTorch takes what follows the last offset into the last bag, which its documentation says that offset ends:
-/// pytorch/pytorch#190062.
+/// PyTorch takes what follows the last offset into the last bag, which its documentation says that offset
+/// ends: pytorch/pytorch#190062.
 pub fn departs(cx: &OpCx) -> Option<&'static str> {
     cx.flag("include_last_offset").is_ok_and(|last| last).then_some(
         "where the last offset is less than the number of indices, PyTorch takes the indices behind it into the last bag, \

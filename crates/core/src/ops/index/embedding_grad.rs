@@ -41,10 +41,10 @@ pub static EMBEDDING_DENSE_BACKWARD: OpDef = OpDef {
     },
 };
 
-/// [`EMBEDDING_DENSE_BACKWARD`] with every policy of [`EmbeddingGradOptions`]: `(grad_output, indices, into?)`
-/// to the rows of the shard `[rows, width]` and an [`EmbeddingGradReport`] as i64. With `max_norm` the norm
-/// before clipping follows, f32 (f64 for f64). With `into` (`[rows, width]`, the gradient so far) the sums are
-/// added to it before the one rounding.
+/// [`EMBEDDING_DENSE_BACKWARD`] with every policy of [`EmbeddingGradOptions`]:
+/// `(grad_output, indices, into?)` to the rows of the shard `[rows, width]` and an [`EmbeddingGradReport`] as
+/// i64. With `max_norm` the norm before clipping follows, f32 (f64 for f64). With `into` (`[rows, width]`,
+/// the gradient so far) the sums are added to it before the one rounding.
 pub static EMBEDDING_DENSE_BACKWARD_EX: OpDef = OpDef {
     name: "embedding_dense_backward_ex",
     schemas: &[
@@ -95,9 +95,9 @@ pub static EMBEDDING_DENSE_BACKWARD_EX: OpDef = OpDef {
 };
 
 /// The gradient of the rows that are read, alone: `(grad_output, indices)` to `rows` i64 `[capacity]`
-/// ascending, `values` `[capacity, width]`, the number of rows, and an [`EmbeddingGradReport`]. With `max_norm`
-/// the norm follows. Beyond the number of rows, `rows` holds -1 and `values` zeros. `capacity` (absent: as many
-/// as there can be) is the most rows there is room for; more are a `Value` error.
+/// ascending, `values` `[capacity, width]`, the number of rows, and an [`EmbeddingGradReport`]. With
+/// `max_norm` the norm follows. Beyond the number of rows, `rows` holds -1 and `values` zeros. `capacity`
+/// (absent: as many as there can be) is the maximal number of rows; more are a `Value` error.
 pub static EMBEDDING_SPARSE_BACKWARD: OpDef = OpDef {
     name: "embedding_sparse_backward",
     schemas: &[
@@ -150,7 +150,7 @@ pub enum BadIndex {
     Skip,
 }
 
-/// The method by which positions are brought together by row. Results do not depend on it.
+/// The method by which positions are grouped by row. Results do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// The fastest by measurement.
@@ -249,7 +249,7 @@ impl EmbeddingGradOptions {
         Ok(options)
     }
 
-    /// True if the values go together.
+    /// True if the values are consistent.
     ///
     /// # Errors
     /// `Attribute` if they do not.
@@ -332,7 +332,7 @@ fn problem(cx: &OpCx) -> Result<(usize, usize, EmbeddingGradOptions)> {
 }
 
 /// The sums of the shard's rows that are read, in f64; what was skipped; norm of the whole table if it is
-/// asked for.
+/// requested.
 fn sums(
     cx: &OpCx,
     inputs: &[Option<&Tensor>],

@@ -13,8 +13,8 @@ use crate::ops::reduce::vector_norm::VECTOR_NORM;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required};
 use crate::tensor::TensorType;
 
-/// `self [rows, width]` with each row that `indices` names, and whose norm is larger than `max_norm`, scaled by
-/// `max_norm / (norm + 1e-7)`.
+/// `self [rows, width]` with each row that `indices` names, and whose norm is larger than `max_norm`, scaled
+/// by `max_norm / (norm + 1e-7)`.
 pub static EMBEDDING_RENORM: OpDef = OpDef {
     name: "embedding_renorm",
     schemas: &[

@@ -12,7 +12,7 @@ use crate::tensor::{Data, Tensor, TensorType};
 use crate::{ensure, fail};
 
 /// `self` with `self[indices]` replaced by `values`, or increased if `accumulate`; see [`INDEX`] for the
-/// indices. A mask may stand alone among the indices if `values` is one number.
+/// indices. A mask may be alone among the indices if `values` is one number.
 pub static INDEX_PUT: OpDef = OpDef {
     name: "index_put",
     schemas: &[

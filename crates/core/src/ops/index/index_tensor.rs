@@ -10,8 +10,8 @@ use crate::tensor::{Tensor, TensorType};
 use crate::{DType, ensure, fail};
 
 /// `self[indices]`: one integer index for each leading dimension, `None` for a whole one; the indices are
-/// broadcast together. Their dimensions stand where the indexed ones stood if those are neighbours, else
-/// first. Negative indices count from the end (attribute `wrap`, absent is true).
+/// broadcast against each other. Their dimensions replace the indexed ones if those are adjacent, else first.
+/// Negative indices count from the end (attribute `wrap`, absent is true).
 pub static INDEX: OpDef = OpDef {
     name: "index",
     schemas: &[
@@ -109,8 +109,8 @@ impl Indexing {
                 *sum += resolve(t.ints()[at], at, x[d], self.wrap)? * strides[d] as usize;
             }
         }
-        // The share of the other dimensions in offsets, walked over the result's shape with the indices
-        // standing still.
+        // The share of the other dimensions in offsets, walked over the result's shape with the indices'
+        // strides 0.
         let rest = (0..x.rank()).filter(|d| !self.dims.contains(d)).map(|d| strides[d]);
         let mut walk: Vec<isize> = rest.collect();
         walk.splice(self.first..self.first, self.index.iter().map(|_| 0));

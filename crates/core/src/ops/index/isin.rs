@@ -11,8 +11,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required}
 use crate::shape::Shape;
 use crate::tensor::TensorType;
 
-/// True for each element of input 0 that is one of those of input 1, or the number `test_element`; with `invert` for
-/// each that is none.
+/// True for each element of input 0 that is one of those of input 1, or the number `test_element`; with
+/// `invert` for each that is none.
 pub static ISIN: OpDef = OpDef {
     name: "isin",
     schemas: &[

@@ -11,8 +11,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required}
 use crate::shape::Shape;
 use crate::tensor::TensorType;
 
-/// The k-th smallest element along `dim`, counted from 1, and its i64 index, NaN counting as largest; of equal
-/// ones the first come first. The gradient goes to that element alone.
+/// The k-th smallest element along `dim`, counted from 1, and its i64 index, NaN counting as largest; of
+/// equal ones the first come first. The gradient goes to that element alone.
 pub static KTHVALUE: OpDef = OpDef {
     name: "kthvalue",
     schemas: &[

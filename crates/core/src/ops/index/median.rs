@@ -83,8 +83,8 @@ pub static MEDIAN: OpDef = OpDef {
     },
 };
 
-/// `(self, value)`: a vector, and an element of it, the result. Its gradient is shared evenly among all elements that
-/// are equal to it, or NaN as it is; the place that it was taken from has none.
+/// `(self, value)`: a vector, and an element of it, the result. Its gradient is shared evenly among all
+/// elements that are equal to it, or NaN as it is; the place that it was taken from has none.
 pub static EQUAL_ELEMENTS: OpDef = OpDef {
     name: "equal_elements",
     schemas: &[],

@@ -16,8 +16,8 @@ use crate::ops::pointwise::logical::LOGICAL_NOT;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, Sample, required};
 use crate::tensor::TensorType;
 
-/// The median along `dim` of what is not NaN, and its i64 index; NaN where there is nothing else. The gradient
-/// goes to that element alone.
+/// The median along `dim` of what is not NaN, and its i64 index; NaN where there is nothing else. The
+/// gradient goes to that element alone.
 pub static NANMEDIAN_DIM: OpDef = OpDef {
     name: "nanmedian_dim",
     schemas: &["nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"],
@@ -43,7 +43,8 @@ pub static NANMEDIAN_DIM: OpDef = OpDef {
     },
 };
 
-/// The median of all elements that are not NaN. Its gradient is shared evenly among the elements that equal it.
+/// The median of all elements that are not NaN. Its gradient is shared evenly among the elements that equal
+/// it.
 pub static NANMEDIAN: OpDef = OpDef {
     name: "nanmedian",
     schemas: &["nanmedian(Tensor self) -> Tensor"],

@@ -1,4 +1,4 @@
-//! Places of what is not zero, as many as are asked for.
+//! Places of what is not zero, as many as requested.
 
 use super::given;
 use crate::dtype::DType;
@@ -7,7 +7,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample};
 use crate::shape::Shape;
 use crate::tensor::{Data, Tensor, TensorType};
 
-/// i64 `[size, rank]`: the indices of elements that are not 0, row-major, and `fill_value` in the rows beyond them.
+/// i64 `[size, rank]`: the indices of elements that are not 0, row-major, and `fill_value` in the rows beyond
+/// them.
 pub static NONZERO_STATIC: OpDef = OpDef {
     name: "nonzero_static",
     schemas: &["nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor"],

@@ -7,8 +7,8 @@ use crate::ensure;
 use crate::graph::{Builder, ValueId};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, Sample, required};
 
-/// `self` with its elements at `index`, counted row-major, replaced by those of `source`, or increased by them if
-/// `accumulate`; negative indices count from the end.
+/// `self` with its elements at `index`, counted row-major, replaced by those of `source`, or increased by
+/// them if `accumulate`; negative indices count from the end.
 pub static PUT: OpDef = OpDef {
     name: "put",
     schemas: &["put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor"],

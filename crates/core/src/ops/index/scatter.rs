@@ -85,7 +85,7 @@ pub static SCATTER_ADD: OpDef = OpDef {
     cases: || vec![Case::new("plain").f(&[3, 2]).index(&[5, 2], 3).f(&[5, 2]).attr("dim", 0)],
 };
 
-/// The combination of a written value with the one that is there.
+/// The combination of a written value with the old one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Combine {
     /// It replaces it.
@@ -126,7 +126,8 @@ pub fn include_self(cx: &OpCx) -> Result<bool> {
     Ok(cx.attrs.get("include_self").is_none() || cx.flag("include_self")?)
 }
 
-/// PyTorch counts `self` among the equal elements though it does not take part: pytorch/pytorch#168358, #169263.
+/// PyTorch counts `self` among the equal elements though it does not take part:
+/// pytorch/pytorch#168358, #169263.
 pub fn departs(cx: &OpCx) -> Option<&'static str> {
     let extremum = matches!(combine(cx), Ok(Combine::Max | Combine::Min));
     (extremum && include_self(cx) == Ok(false) && cx.dtype(0).is_ok_and(DType::is_float)).then_some(
@@ -238,7 +239,7 @@ fn reference(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Resu
     }])
 }
 
-/// `x` with `values` combined into places `at` one after the other.
+/// `x` with `values` combined into places `at` sequentially.
 fn write<T: Copy>(
     x: &[T],
     at: &[usize],
@@ -315,8 +316,8 @@ fn gradient(cx: &mut GradCx) -> Result<()> {
     Ok(())
 }
 
-/// Gradients of a scatter by products, without a division by 0: an element that is 0 counts as 1 in the product
-/// of the others. Where two values of one place are 0 there is nothing to pass on.
+/// Gradients of a scatter by products, without a division by 0: an element that is 0 counts as 1 in the
+/// product of the others. Where two values of one place are 0 there is nothing to pass on.
 fn product_gradient(cx: &mut GradCx, g: ValueId, index: ValueId, at: &Attrs, keep: bool) -> Result<()> {
     let (x, y) = (cx.x(0)?, cx.y(0));
     let zero = |cx: &mut GradCx, v: ValueId| cx.one(&EQ, &[v], Attrs::new().with("other", 0));

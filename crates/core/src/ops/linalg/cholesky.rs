@@ -37,8 +37,8 @@ pub static LINALG_CHOLESKY: OpDef = OpDef {
     cases: || vec![definite("lower").attr("upper", false), definite("upper").attr("upper", true)],
 };
 
-/// `A⁻¹ · self` with `A = L · Lᵀ` of a Cholesky factor, input 1; leading dimensions broadcast. The gradient by
-/// the factor is of its triangle alone, where PyTorch's fills the matrix.
+/// `A⁻¹ · self` with `A = L · Lᵀ` of a Cholesky factor, input 1; leading dimensions broadcast. The gradient
+/// by the factor is of its triangle alone, where PyTorch's fills the matrix.
 pub static CHOLESKY_SOLVE: OpDef = OpDef {
     name: "cholesky_solve",
     schemas: &["cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor"],

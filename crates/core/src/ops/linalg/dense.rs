@@ -65,8 +65,8 @@ impl Lu {
     }
 }
 
-/// Factorizes a matrix `[m, n]` in its place. Returns its rows in the order of those of the factors, and the sign
-/// of that permutation. Where no pivot is left, the diagonal has a zero.
+/// Factorizes a matrix `[m, n]` in its place. Returns its rows in the order of those of the factors, and the
+/// sign of that permutation. Where no pivot is left, the diagonal has a zero.
 pub fn pivoted(f: &mut [f64], [m, n]: [usize; 2]) -> (Vec<usize>, f64) {
     let (mut rows, mut sign) = ((0..m).collect::<Vec<_>>(), 1.0);
     for k in 0..m.min(n) {
@@ -93,7 +93,7 @@ pub fn pivoted(f: &mut [f64], [m, n]: [usize; 2]) -> (Vec<usize>, f64) {
     (rows, sign)
 }
 
-/// The exchanges that bring rows into an order, one after the other: row i with row `pivots[i]`, counted from 0.
+/// The exchanges that bring rows into an order, in order: row i with row `pivots[i]`, counted from 0.
 pub fn pivots_of_order(order: &[usize]) -> Vec<usize> {
     let mut rows: Vec<usize> = (0..order.len()).collect();
     let exchange = |(i, row): (usize, &usize)| {
@@ -181,7 +181,7 @@ pub fn cholesky(a: &[f64], n: usize, l: &mut [f64]) -> Result<()> {
     Ok(())
 }
 
-/// Sweeps after which Jacobi's method gives up; it needs about six.
+/// Sweeps after which Jacobi's method fails; it needs about six.
 pub(super) const SWEEPS: usize = 60;
 
 /// Singular values of a matrix `[m, n]`, the largest first, and the vectors that belong to them: `u [m, k]`

@@ -91,7 +91,7 @@ fn types(cx: &OpCx) -> Result<Vec<TensorType>> {
     Ok(vec![TensorType::new(t.dtype, Shape::new(&t.shape[..t.shape.rank() - 1])), t.clone()])
 }
 
-/// True if the vectors are asked for.
+/// True if the vectors are requested.
 fn vectors(cx: &OpCx) -> Result<bool> {
     Ok(cx.attrs.get("compute_v").is_none() || cx.flag("compute_v")?)
 }
@@ -103,9 +103,9 @@ fn even(b: &mut Builder, x: ValueId) -> Result<Vec<ValueId>> {
     b.apply(&EIGH, &[Some(even)], Attrs::new())
 }
 
-/// Giles 2008, "Collected matrix derivative results for forward and reverse mode algorithmic differentiation",
-/// section 3.1: `V (diag(gλ) + K / E) Vᵀ` with `E[i, j] = λ[j] − λ[i]`, 1 on the diagonal, and K the skew part of
-/// `Vᵀ gV`. An element below the diagonal stands for the one above it too.
+/// Giles 2008, "Collected matrix derivative results for forward and reverse mode algorithmic
+/// differentiation", section 3.1: `V (diag(gλ) + K / E) Vᵀ` with `E[i, j] = λ[j] − λ[i]`, 1 on the diagonal,
+/// and K the skew part of `Vᵀ gV`. An element below the diagonal stands for the one above it too.
 fn gradient(cx: &mut GradCx) -> Result<()> {
     let (values, v) = (cx.y(0), cx.y(1));
     let t = transposed(cx, v)?;

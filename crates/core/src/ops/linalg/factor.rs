@@ -1,12 +1,13 @@
-//! Factorizations by orthogonal matrices, and the exponential, of one matrix of f64, row by row. Golub and Van
-//! Loan, "Matrix Computations", 4th edition: 5.2 (QR by Householder reflections), 8.5 (Jacobi's method for
-//! eigenvalues), 9.3 (the exponential by scaling and squaring).
+//! Factorizations by orthogonal matrices, and the exponential, of one matrix of f64, row by row. Golub and
+//! Van Loan, "Matrix Computations", 4th edition: 5.2 (QR by Householder reflections), 8.5 (Jacobi's method
+//! for eigenvalues), 9.3 (the exponential by scaling and squaring).
 
 use super::dense::{Lu, SWEEPS};
 use crate::diagnostic::Result;
 
-/// `q [m, c]` and `r [c, n]` with `q · r = a [m, n]`, `qᵀ · q = 1` and an upper triangle r, where c is `min(m, n)`
-/// or m. Signs are LAPACK's: a column that is reflected gives a diagonal element of the other sign.
+/// `q [m, c]` and `r [c, n]` with `q · r = a [m, n]`, `qᵀ · q = 1` and an upper triangle r, where c is
+/// `min(m, n)` or m. Signs are LAPACK's: a column that is reflected gives a diagonal element of the other
+/// sign.
 pub fn qr(a: &[f64], [m, n]: [usize; 2], c: usize, q: &mut [f64], r: &mut [f64]) {
     let mut a = a.to_vec();
     let factors = reflections(&mut a, [m, n]);
@@ -20,8 +21,8 @@ pub fn qr(a: &[f64], [m, n]: [usize; 2], c: usize, q: &mut [f64], r: &mut [f64])
     }
 }
 
-/// Makes `a [m, n]` an upper triangle by reflections `1 − τ v vᵀ`: returns their factors τ, and leaves each v below
-/// the diagonal, without the 1 that it begins with.
+/// Makes `a [m, n]` an upper triangle by reflections `1 − τ v vᵀ`: returns their factors τ, and leaves each v
+/// below the diagonal, without the 1 that it begins with.
 pub fn reflections(a: &mut [f64], [m, n]: [usize; 2]) -> Vec<f64> {
     let mut factors = Vec::with_capacity(m.min(n));
     for j in 0..m.min(n) {
@@ -57,8 +58,8 @@ fn reflect(a: &mut [f64], width: usize, top: usize, columns: std::ops::Range<usi
 }
 
 /// The eigenvalues of a symmetric matrix of order `n`, the least first, and in the columns of `vectors` the
-/// eigenvectors that belong to them. The lower triangle is read. A vector's sign is one choice of two; vectors
-/// of equal values are one choice of many.
+/// eigenvectors that belong to them. The lower triangle is read. A vector's sign is one choice of two;
+/// vectors of equal values are one choice of many.
 pub fn symmetric(a: &[f64], n: usize, values: &mut [f64], vectors: &mut [f64]) {
     let mut s: Vec<f64> = (0..n * n).map(|i| a[(i / n).max(i % n) * n + (i / n).min(i % n)]).collect();
     let mut turns: Vec<f64> = (0..n * n).map(|i| f64::from(i / n == i % n)).collect();
@@ -104,8 +105,8 @@ pub fn symmetric(a: &[f64], n: usize, values: &mut [f64], vectors: &mut [f64]) {
     }
 }
 
-/// Fills the columns from `known` on of `u [m, c]` so that all of its columns are orthonormal, if those before
-/// are: each with the unit vector that they reach least, made orthogonal to them.
+/// Fills the columns from `known` on of `u [m, c]` so that all of its columns are orthonormal, if those
+/// before are: each with the unit vector that they reach least, made orthogonal to them.
 pub fn complete(u: &mut [f64], [m, c]: [usize; 2], known: usize) {
     for k in known..c {
         // The rest of each unit vector beside its part in the columns before.

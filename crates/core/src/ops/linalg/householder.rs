@@ -12,8 +12,9 @@ use crate::ops::movement::tril::{TRIL, TRIU};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required};
 use crate::shape::Shape;
 
-/// `(input [..., m, n], tau [..., k])`: the first n columns of `H₁ · H₂ ⋯ H_k`, with `H_i = 1 − τ_i v vᵀ` and `v` the
-/// column i of the input below the diagonal, behind a 1. The gradient by the input is of what is read alone.
+/// `(input [..., m, n], tau [..., k])`: the first n columns of `H₁ · H₂ ⋯ H_k`, with `H_i = 1 − τ_i v vᵀ` and
+/// `v` the column i of the input below the diagonal, after a 1. The gradient by the input is of what is read
+/// alone.
 ///
 /// Schreiber and Van Loan 1989: the product is `1 − V T Vᵀ` with a triangle T.
 pub static LINALG_HOUSEHOLDER_PRODUCT: OpDef = OpDef {
@@ -45,8 +46,8 @@ pub static LINALG_HOUSEHOLDER_PRODUCT: OpDef = OpDef {
     },
 };
 
-/// `(input [..., m, n], tau [..., k], other)`: the whole product of the reflections, or with `transpose` its transpose,
-/// before `other [..., m, c]`, or with `left` false behind `other [..., c, m]`.
+/// `(input [..., m, n], tau [..., k], other)`: the whole product of the reflections, or with `transpose` its
+/// transpose, before `other [..., m, c]`, or with `left` false after `other [..., c, m]`.
 pub static ORMQR: OpDef = OpDef {
     name: "ormqr",
     schemas: &[
@@ -70,7 +71,7 @@ pub static ORMQR: OpDef = OpDef {
         if !left {
             other = transposed(b, other)?;
         }
-        // From behind, the transposed product comes before the transposed matrix.
+        // From the right, the transposed product comes before the transposed matrix.
         let y = r.applied(b, other, cx.flag("transpose")? == left)?;
         Ok(vec![if left { y } else { transposed(b, y)? }])
     }),
@@ -124,7 +125,8 @@ fn left(cx: &OpCx) -> Result<bool> {
     Ok(cx.opt_int("left")?.unwrap_or(1) != 0)
 }
 
-/// The vectors V of reflections and what `1 − V T Vᵀ` needs of the triangle T: `τ` as a column and `τ · triu(Vᵀ V, 1)`.
+/// The vectors V of reflections and what `1 − V T Vᵀ` needs of the triangle T: `τ` as a column and
+/// `τ · triu(Vᵀ V, 1)`.
 struct Reflections {
     v: ValueId,
     tau: ValueId,
@@ -149,8 +151,8 @@ impl Reflections {
         Ok(Reflections { v, tau, system })
     }
 
-    /// The product, or its transpose, before `other [..., m, c]`. `T = (1 + τ · triu(Vᵀ V, 1))⁻¹ · τ`, which a τ of 0
-    /// does not disturb.
+    /// The product, or its transpose, before `other [..., m, c]`. `T = (1 + τ · triu(Vᵀ V, 1))⁻¹ · τ`, which
+    /// a τ of 0 does not disturb.
     fn applied(&self, b: &mut Builder, other: ValueId, transpose: bool) -> Result<ValueId> {
         let vt = transposed(b, self.v)?;
         let along = b.matmul(vt, other)?;

@@ -13,12 +13,13 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, Sample, r
 use crate::shape::Shape;
 use crate::tensor::TensorType;
 
-/// The X of least `‖A · X − B‖`, and of those the shortest, of each pair `A [..., m, n]`, `B [..., m, k]` (or a
-/// vector `[..., m]`): the pseudo-inverse times B. Singular values up to `rcond` (the dtype's epsilon times
+/// The X of least `‖A · X − B‖`, and of those the shortest, of each pair `A [..., m, n]`, `B [..., m, k]` (or
+/// a vector `[..., m]`): the pseudo-inverse times B. Singular values up to `rcond` (the dtype's epsilon times
 /// `max(m, n)`) times the largest count as 0. Then the sums of squares of what is left, if `m > n` (else
 /// nothing), the ranks, and nothing in the place of singular values.
 ///
-/// PyTorch gives no sums of squares where a rank is not full, which is up to the data: here they are as defined.
+/// PyTorch gives no sums of squares where a rank is not full, which is up to the data: here they are as
+/// defined.
 pub static LINALG_LSTSQ: OpDef = OpDef {
     name: "linalg_lstsq",
     schemas: &[

@@ -14,9 +14,9 @@ use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorType};
 use crate::{ensure, fail};
 
-/// Both factors in one matrix, the ones on the diagonal of L left out, of each matrix `[..., m, n]`; and the i32
-/// pivots `[..., min(m, n)]`: row i was exchanged with row `pivots[i]`, counted from 1. Then i32 zeros in the
-/// place of errors: a matrix is never refused here.
+/// Both factors in one matrix, the ones on the diagonal of L left out, of each matrix `[..., m, n]`; and the
+/// i32 pivots `[..., min(m, n)]`: row i was exchanged with row `pivots[i]`, counted from 1. Then i32 zeros in
+/// the place of errors: a matrix is never refused here.
 pub static LINALG_LU_FACTOR: OpDef = OpDef {
     name: "linalg_lu_factor",
     schemas: &[
@@ -47,8 +47,8 @@ pub static LINALG_LU_FACTOR: OpDef = OpDef {
     },
 };
 
-/// `P`, `L` and `U` with `P · L · U = A` of each matrix `[..., m, n]`: a permutation, a lower triangle with ones on
-/// its diagonal, and an upper one.
+/// `P`, `L` and `U` with `P · L · U = A` of each matrix `[..., m, n]`: a permutation, a lower triangle with
+/// ones on its diagonal, and an upper one.
 pub static LINALG_LU: OpDef = OpDef {
     name: "linalg_lu",
     schemas: &["linalg_lu(Tensor A, *, bool pivot=True) -> (Tensor P, Tensor L, Tensor U)"],
@@ -71,7 +71,7 @@ pub static LINALG_LU: OpDef = OpDef {
     },
 };
 
-/// The permutation and the triangles of the results of [`LINALG_LU_FACTOR`]; those that are not asked for are
+/// The permutation and the triangles of the results of [`LINALG_LU_FACTOR`]; those that are not requested are
 /// empty.
 pub static LU_UNPACK: OpDef = OpDef {
     name: "lu_unpack",
@@ -116,8 +116,8 @@ pub static LU_UNPACK: OpDef = OpDef {
     },
 };
 
-/// `X` with `A · X = B`, or with `left` false `X · A = B`, of the factors and pivots of A; with `adjoint` of the
-/// transposed A. Leading dimensions broadcast.
+/// `X` with `A · X = B`, or with `left` false `X · A = B`, of the factors and pivots of A; with `adjoint` of
+/// the transposed A. Leading dimensions broadcast.
 pub static LINALG_LU_SOLVE: OpDef = OpDef {
     name: "linalg_lu_solve",
     schemas: &[
@@ -370,8 +370,8 @@ fn solve(b: &mut Builder, inputs: [Result<ValueId>; 3], [left, adjoint]: [bool; 
     Ok(vec![x])
 }
 
-/// `P L⁻ᵀ (tril(Lᵀ gL, −1) + triu(gU Uᵀ)) U⁻ᵀ` of square factors. Rows below the square are `A₂ U⁻¹`, and columns
-/// beside it `L⁻¹ A₂`: their gradients flow to those of the square factor too.
+/// `P L⁻ᵀ (tril(Lᵀ gL, −1) + triu(gU Uᵀ)) U⁻ᵀ` of square factors. Rows below the square are `A₂ U⁻¹`, and
+/// columns beside it `L⁻¹ A₂`: their gradients flow to those of the square factor too.
 fn gradient(cx: &mut GradCx) -> Result<()> {
     // A permutation moves in jumps: nothing flows through it.
     let [m, n] = cx.of(|cx| matrices(cx, 0).map(|m| m.1))?;

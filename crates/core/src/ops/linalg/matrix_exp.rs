@@ -37,8 +37,8 @@ pub static MATRIX_EXP: OpDef = OpDef {
     },
 };
 
-/// Mathias 1996, "A chain rule for matrix functions and applications": the upper right block of the exponential
-/// of `[[Aᵀ, g], [0, Aᵀ]]`.
+/// Mathias 1996, "A chain rule for matrix functions and applications": the upper right block of the
+/// exponential of `[[Aᵀ, g], [0, Aᵀ]]`.
 fn gradient(cx: &mut GradCx) -> Result<()> {
     let (g, x) = (cx.grad(0)?, cx.x(0)?);
     let ty: TensorType = cx.ty(x).clone();

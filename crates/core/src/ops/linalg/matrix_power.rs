@@ -65,8 +65,8 @@ pub static MATRIX_POWER: OpDef = OpDef {
     },
 };
 
-/// The product of two or more matrices; the first may be a row and the last a column, each a vector. The order
-/// is that of the fewest operations: Godbole 1973, "On efficient computation of matrix chain products".
+/// The product of two or more matrices; the first may be a row and the last a column, each a vector. The
+/// order is that of the fewest operations: Godbole 1973, "On efficient computation of matrix chain products".
 pub static MULTI_DOT: OpDef = OpDef {
     name: "linalg_multi_dot",
     schemas: &["linalg_multi_dot(Tensor[] tensors) -> Tensor", "chain_matmul(Tensor[] matrices) -> Tensor"],

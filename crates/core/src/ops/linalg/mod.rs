@@ -1,5 +1,5 @@
 //! Linear algebra of small dense matrices: factorizations, and what they give. Each matrix is worked on in
-//! f64, one after the other in the reference, side by side on devices.
+//! f64, sequentially in the reference, in parallel on devices.
 
 operators! {
     checked: LINALG_CHOLESKY_EX, LINALG_INV_EX, LINALG_SOLVE_EX;

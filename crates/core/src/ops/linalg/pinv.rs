@@ -13,7 +13,8 @@ use crate::tensor::TensorType;
 
 /// The pseudo-inverse `[..., n, m]` of Moore and Penrose of each matrix `[..., m, n]`. Singular values up to
 /// the larger of `atol` and `rtol` times the largest count as 0; absent, they are 0 and the dtype's epsilon
-/// times `max(m, n)` (0 beside an `atol`). `hermitian` promises a symmetric matrix, which changes nothing here.
+/// times `max(m, n)` (0 beside an `atol`). `hermitian` promises a symmetric matrix, which changes nothing
+/// here.
 pub static LINALG_PINV: OpDef = OpDef {
     name: "linalg_pinv",
     schemas: &[

@@ -15,9 +15,9 @@ use crate::shape::Shape;
 use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
-/// Number (i64) of the singular values of each matrix `[..., m, n]` above the larger of `atol` and `rtol` times the
-/// largest. Absent, they are 0 and the dtype's epsilon times `max(m, n)` (0 beside an `atol`). The older `tol` is an
-/// `atol`. Each is a number, or a tensor that broadcasts.
+/// Number (i64) of the singular values of each matrix `[..., m, n]` above the larger of `atol` and `rtol`
+/// times the largest. Absent, they are 0 and the dtype's epsilon times `max(m, n)` (0 beside an `atol`). The
+/// older `tol` is an `atol`. Each is a number, or a tensor that broadcasts.
 pub static LINALG_MATRIX_RANK: OpDef = OpDef {
     name: "linalg_matrix_rank",
     schemas: &[
@@ -88,8 +88,8 @@ pub static LINALG_MATRIX_RANK: OpDef = OpDef {
     },
 };
 
-/// The condition number of each matrix for the norm `p`: by default that of the largest singular value and the
-/// least. For 2, −2 and the default of `[..., m, n]`; for other norms of square matrices, by the inverse.
+/// The condition number of each matrix for the norm `p`: by default that of the largest singular value and
+/// the least. For 2, −2 and the default of `[..., m, n]`; for other norms of square matrices, by the inverse.
 pub static LINALG_COND: OpDef = OpDef {
     name: "linalg_cond",
     schemas: &[

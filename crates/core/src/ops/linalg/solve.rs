@@ -85,7 +85,7 @@ pub(super) struct System {
     n: usize,
     k: usize,
     vectors: bool,
-    /// The matrices stand before the solutions.
+    /// The matrices are to the left of the solutions.
     pub left: bool,
     /// Shape of the solutions.
     pub result: Shape,

@@ -144,7 +144,7 @@ fn types(cx: &OpCx, full: bool, vectors: bool) -> Result<Vec<TensorType>> {
     Ok(shapes.map(|s| TensorType::new(t.dtype, s)).to_vec())
 }
 
-/// True if the vectors are asked for.
+/// True if the vectors are requested.
 fn wanted(cx: &OpCx) -> Result<bool> {
     Ok(cx.attrs.get("compute_uv").is_none() || cx.flag("compute_uv")?)
 }
@@ -158,9 +158,10 @@ fn parts(b: &mut Builder, x: ValueId, full: bool, vectors: bool) -> Result<Vec<V
     Ok(vec![b.full(&none, 0.0)?, values, b.full(&none, 0.0)?])
 }
 
-/// Townsend 2016, "Differentiating the singular value decomposition": `U (diag(gS) + (A / E) S + S (B / E)) Vh`,
-/// where A and B are the skew parts of `Uᵀ gU` and `V gVhᵀ`, and `E[i, j] = s[j]² − s[i]²`, 1 on the diagonal; of
-/// the longer side also the part of its gradient beyond its vectors, divided by S.
+/// Townsend 2016, "Differentiating the singular value decomposition":
+/// `U (diag(gS) + (A / E) S + S (B / E)) Vh`, where A and B are the skew parts of `Uᵀ gU` and `V gVhᵀ`, and
+/// `E[i, j] = s[j]² − s[i]²`, 1 on the diagonal; of the longer side also the part of its gradient beyond its
+/// vectors, divided by S.
 fn gradient(cx: &mut GradCx) -> Result<()> {
     let [m, n] = cx.of(|cx| matrices(cx, 0).map(|m| m.1))?;
     let (mut u, s, mut vh, k) = (cx.y(0), cx.y(1), cx.y(2), m.min(n));

@@ -11,7 +11,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, Sample, r
 use crate::shape::{Shape, wrap_dim};
 use crate::tensor::TensorType;
 
-/// The inverse of `self` as a matrix from its dimensions behind the first `ind` to those, in their shapes exchanged.
+/// The inverse of `self` as a matrix from its dimensions after the first `ind` to those, in their shapes
+/// exchanged.
 pub static LINALG_TENSORINV: OpDef = OpDef {
     name: "linalg_tensorinv",
     schemas: &["linalg_tensorinv(Tensor self, int ind=2) -> Tensor"],
@@ -36,7 +37,8 @@ pub static LINALG_TENSORINV: OpDef = OpDef {
     cases: || vec![tensor("two", &[2, 2, 4]).attr("ind", 2), tensor("one", &[4, 2, 2]).attr("ind", 1)],
 };
 
-/// The X with `tensordot(self, X, X.ndim) = other`; the dimensions `dims` of `self` are moved to its end first.
+/// The X with `tensordot(self, X, X.ndim) = other`; the dimensions `dims` of `self` are moved to its end
+/// first.
 pub static LINALG_TENSORSOLVE: OpDef = OpDef {
     name: "linalg_tensorsolve",
     schemas: &["linalg_tensorsolve(Tensor self, Tensor other, int[]? dims=None) -> Tensor"],

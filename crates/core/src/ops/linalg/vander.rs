@@ -84,7 +84,7 @@ fn result(cx: &OpCx, count: usize) -> Result<TensorType> {
     Ok(TensorType::new(dtype, shape))
 }
 
-/// Running products of as many copies of each element, behind a 1.
+/// Running products of as many copies of each element, after a 1.
 fn powers(b: &mut Builder, cx: &OpCx, x: ValueId, count: usize) -> Result<ValueId> {
     let (ty, rank) = (result(cx, count)?, cx.shape(0)?.rank());
     let with = |n: usize| [&cx.shape(0).map_or(vec![], |s| s.to_vec())[..], &[n]].concat();

@@ -1,5 +1,5 @@
-//! Products of groups of rows, each with a matrix of its own: the experts of a mixture, whose rows are sorted by
-//! expert.
+//! Products of groups of rows, each with a matrix of its own: the experts of a mixture, whose rows are sorted
+//! by expert.
 
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
@@ -144,7 +144,7 @@ impl Groups {
     /// The rows of a group that begins at row `start` and whose offset is `end`.
     ///
     /// # Errors
-    /// `Value` for offsets that fall, or lie outside of the rows.
+    /// `Value` for offsets that fall, or are outside of the rows.
     pub fn group(&self, start: usize, end: i64) -> Result<Range<usize>> {
         let rows = usize::try_from(end).ok().filter(|end| (start..=self.rows).contains(end));
         let outside =

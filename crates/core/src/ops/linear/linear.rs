@@ -36,7 +36,7 @@ pub static LINEAR: OpDef = OpDef {
 /// The matrix product a `linear` node stands for: `[m, k] × [n, k]ᵀ`.
 #[derive(Debug)]
 pub struct Dims {
-    /// Rows: all leading dimensions of the input together.
+    /// Rows: all leading dimensions of the input, flattened.
     pub m: usize,
     /// Summed dimension.
     pub k: usize,

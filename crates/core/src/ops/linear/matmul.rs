@@ -90,7 +90,7 @@ impl Dims {
 fn reference(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Result<Vec<Tensor>> {
     let d = Dims::of(cx)?;
     let (a, b) = (inputs[0].expect("typed").floats(), inputs[1].expect("typed").floats());
-    // Offsets of each batch's matrix in an operand, broadcast dimensions standing still.
+    // Offsets of each batch's matrix in an operand, broadcast dimensions with stride 0.
     let starts = |shape: &Shape| {
         let l = Layout::contiguous(shape);
         let lead = d.batch.rank() + 2 - shape.rank();

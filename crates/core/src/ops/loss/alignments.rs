@@ -2,7 +2,7 @@
 //! "Connectionist temporal classification". Sums over all of them are logarithms, in f64.
 
 /// A sequence of frames and the labels that it is to read. Its states are the labels, with a blank before,
-/// between and behind them.
+/// between and after them.
 #[derive(Debug)]
 pub struct Alignments<'a, P> {
     /// Log-probability of a class in a frame: `(frame, class)`.
@@ -22,7 +22,7 @@ impl<P: Fn(usize, usize) -> f64> Alignments<'_, P> {
     }
 
     /// The logarithm of the probability of the labels, negated; infinite if the frames are too few. `scratch`
-    /// has room for the states twice.
+    /// can hold the states twice.
     pub fn loss(&self, scratch: &mut [f64]) -> f64 {
         let (mut before, mut now) = scratch[..2 * self.states()].split_at_mut(self.states());
         if self.frames == 0 {
@@ -38,7 +38,7 @@ impl<P: Fn(usize, usize) -> f64> Alignments<'_, P> {
 
     /// Calls `add(frame, class, share)` for each state of each frame, the last frame first: the share of the
     /// alignments, by their probability, that are in the state then. Returns false, and calls it for none, if
-    /// there is no alignment. `scratch` has room for the states as often as there are frames, and twice more.
+    /// there is no alignment. `scratch` can hold the states as often as there are frames, and twice more.
     pub fn shares(&self, scratch: &mut [f64], mut add: impl FnMut(usize, usize, f64)) -> bool {
         let (n, frames) = (self.states(), self.frames);
         let (ahead, rest) = scratch[..(frames + 2) * n].split_at_mut(frames * n);

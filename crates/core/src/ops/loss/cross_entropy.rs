@@ -122,9 +122,10 @@ fn of_probabilities(
 }
 
 /// Cross-entropy of each row of `(scores, class index, the target's weight, class weights?)`, no index out of
-/// range. Outputs, one number a row: the loss `(1 − s) · w[t] · (log Σ − (x[t] − m)) + s / classes · Σ w ·
-/// (log Σ − (x − m))`; `m = max x`; `Σ = Σ exp(x − m)`. `m` and `log Σ` are kept apart: their sum would round
-/// away what a small loss consists of. Rows whose target is `ignore_index` have loss 0.
+/// range. Outputs, one number a row: the loss
+/// `(1 − s) · w[t] · (log Σ − (x[t] − m)) + s / classes · Σ w · (log Σ − (x − m))`; `m = max x`;
+/// `Σ = Σ exp(x − m)`. `m` and `log Σ` are stored separately: their sum would round away what a small loss
+/// consists of. Rows whose target is `ignore_index` have loss 0.
 pub static CROSS_ENTROPY: OpDef = OpDef {
     name: "cross_entropy",
     schemas: &[],

@@ -18,8 +18,9 @@ use std::sync::Arc;
 
 /// `(log-probabilities [T, N, C], targets [N, S], lengths)`, or without N: minus the logarithm of the
 /// probability that a sequence of frames reads its targets, summed over all alignments. Targets may also be
-/// one sequence's behind the other's, `[ΣS]`. Lengths of both are inputs, or lists of numbers. The mean is over the losses, each divided by the number of its targets. With
-/// `zero_infinity` a sequence with too few frames counts as 0.
+/// concatenated over the sequences, `[ΣS]`. Lengths of both are inputs, or lists of numbers. The mean is over
+/// the losses, each divided by the number of its targets. With `zero_infinity` a sequence with too few frames
+/// counts as 0.
 ///
 /// The gradient is that of the formula; PyTorch's takes for granted that a log-softmax made the input, and
 /// differs from it by what that does not let through.
@@ -163,8 +164,8 @@ pub static CTC_NLL: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`CTC_NLL`]: `(grad [N], …)`; minus the share of alignments in which the frame is of the class.
-/// NaN where there is no alignment, unless the gradient is 0.
+/// Gradient of [`CTC_NLL`]: `(grad [N], …)`; minus the share of alignments in which the frame is of the
+/// class. NaN where there is no alignment, unless the gradient is 0.
 pub static CTC_NLL_BACKWARD: OpDef = OpDef {
     name: "ctc_nll_backward",
     schemas: &[
@@ -205,7 +206,7 @@ pub static CTC_NLL_BACKWARD: OpDef = OpDef {
     },
 };
 
-/// Sizes of a call: frames, sequences, classes and room for labels.
+/// Sizes of a call: frames, sequences, classes and capacity for labels.
 struct Batch {
     frames: usize,
     sequences: usize,
@@ -213,7 +214,7 @@ struct Batch {
     labels: usize,
     /// The tensors have no dimension for sequences.
     single: bool,
-    /// The targets of a sequence lie behind those of the one before.
+    /// Targets are concatenated over the sequences.
     joined: bool,
 }
 
@@ -262,8 +263,8 @@ impl Batch {
     }
 }
 
-/// The targets of each sequence, `[N, room]`, of those that lie one behind the other. What is beyond a sequence's
-/// own `labels` is of others. More labels than targets are refused when they are met.
+/// The targets of each sequence, `[N, room]`, from concatenated ones. What is beyond a sequence's own
+/// `labels` is of others. More labels than targets are refused when they are met.
 fn padded(b: &mut Builder, targets: ValueId, labels: ValueId, room: usize) -> Result<ValueId> {
     let (total, sequences) = (b.ty(targets).shape[0], b.ty(labels).shape[0]);
     let ends = b.one(&CUMSUM, &[labels], Attrs::new().with("dim", 0))?;
@@ -288,7 +289,7 @@ pub fn blank(cx: &OpCx, classes: usize) -> Result<usize> {
     found.ok_or_else(|| fail!(Attribute, "`blank` {blank} is none of {classes} classes"))
 }
 
-/// Frames, sequences and classes of input `x` of a kernel, which the ones behind it fit.
+/// Frames, sequences and classes of input `x` of a kernel, which the inputs after it match.
 fn fitting(cx: &OpCx, x: usize) -> Result<[usize; 3]> {
     let (probabilities, targets) = (cx.ty(x)?, cx.ty(x + 1)?);
     let [frames, sequences, classes] = probabilities.shape[..] else {

@@ -5,8 +5,8 @@ use crate::ops::pointwise::relu::RELU;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample, required};
 use crate::tensor::TensorType;
 
-/// `max(0, margin − target · (input1 − input2))`, broadcast and reduced; the target is 1 where the first is to
-/// be larger, −1 where the second is.
+/// `max(0, margin − target · (input1 − input2))`, broadcast and reduced; the target is 1 where the first is
+/// to be larger, −1 where the second is.
 pub static MARGIN_RANKING_LOSS: OpDef = OpDef {
     name: "margin_ranking_loss",
     schemas: &[

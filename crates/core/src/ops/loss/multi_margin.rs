@@ -11,8 +11,8 @@ use crate::ops::pointwise::{compare::EQ, relu::RELU};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, Sample};
 use crate::tensor::TensorType;
 
-/// `(scores [N, C] or [C], target, weight?)`: `Σ w[t] · max(0, margin − x[t] + x[j])^p / C` over the classes j
-/// other than the target t, reduced; `p` is 1 or 2.
+/// `(scores [N, C] or [C], target, weight?)`: `Σ w[t] · max(0, margin − x[t] + x[j])^p / C` over the classes
+/// j other than the target t, reduced; `p` is 1 or 2.
 pub static MULTI_MARGIN_LOSS: OpDef = OpDef {
     name: "multi_margin_loss",
     schemas: &[

@@ -15,9 +15,9 @@ use crate::shape::Shape;
 use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
-/// `(scores [N, C] or [C], targets i64 of the same shape)`: `Σ max(0, 1 − x[y] + x[j]) / C` over the labels y of a
-/// sample and the classes j that are none, reduced. A sample's labels are its targets before the first that is
-/// negative.
+/// `(scores [N, C] or [C], targets i64 of the same shape)`: `Σ max(0, 1 − x[y] + x[j]) / C` over the labels y
+/// of a sample and the classes j that are none, reduced. A sample's labels are its targets before the first
+/// that is negative.
 pub static MULTILABEL_MARGIN_LOSS: OpDef = OpDef {
     name: "multilabel_margin_loss",
     schemas: &["multilabel_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor"],

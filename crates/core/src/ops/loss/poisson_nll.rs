@@ -6,8 +6,9 @@ use crate::ops::pointwise::{compare::GT, exp::EXP, log::LOG, xlogy::XLOGY};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 use std::f64::consts::PI;
 
-/// `(input, target)`: `e^x − t · x` of an input that is a logarithm (`log_input`), else `x − t · ln(x + eps)`.
-/// With `full`, Stirling's approximation of `ln t!` is added where t is above 1. Broadcast and reduced.
+/// `(input, target)`: `e^x − t · x` of an input that is a logarithm (`log_input`), else
+/// `x − t · ln(x + eps)`. With `full`, Stirling's approximation of `ln t!` is added where t is above 1.
+/// Broadcast and reduced.
 pub static POISSON_NLL_LOSS: OpDef = OpDef {
     name: "poisson_nll_loss",
     schemas: &[

@@ -11,7 +11,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required}
 use crate::tensor::{Tensor, TensorType};
 use std::sync::Arc;
 
-/// The choices of `r` elements in their order, a row each; with `with_replacement` an element may be chosen again.
+/// The choices of `r` elements in their order, a row each; with `with_replacement` an element may be chosen
+/// again.
 pub static COMBINATIONS: OpDef = OpDef {
     name: "combinations",
     schemas: &["combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor"],
@@ -31,7 +32,7 @@ pub static COMBINATIONS: OpDef = OpDef {
         let (n, again) = (cx.shape(0)?[0] as i64, cx.flag("with_replacement")?);
         let mut chosen: Vec<i64> = (0..r as i64).map(|i| if again { 0 } else { i }).collect();
         let mut index = chosen.clone();
-        // The last place that can still rise does; those behind it begin anew.
+        // The last place that can still rise does; those after it restart.
         let most = |place: usize| if again { n - 1 } else { n - (r - place) as i64 };
         while let Some(place) = (0..r).rev().find(|&p| chosen[p] < most(p)) {
             let next = chosen[place] + 1;

@@ -91,7 +91,7 @@ fn shifts(cx: &OpCx) -> Result<Vec<usize>> {
         let d = wrap_dim(d, x.rank()).filter(|&d| d < x.rank());
         let d = d.ok_or_else(|| crate::fail!(Attribute, "`dims` = {dims:?} is out of range for {x}"))?;
         let n = (x[d] as i64).max(1);
-        // In i128: two sizes of i64 may overflow it together.
+        // In i128: two sizes of i64 may overflow it in sum.
         out[d] = ((out[d] as i128 + shift.rem_euclid(n) as i128) % n as i128) as usize;
     }
     Ok(out)

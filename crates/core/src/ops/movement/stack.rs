@@ -130,7 +130,7 @@ fn columns(shape: &Shape) -> Shape {
     if shape.rank() > 1 { shape.clone() } else { [shape.numel(), 1].into() }
 }
 
-/// As PyTorch's `atleast_3d`: a vector lies along the middle dimension.
+/// As PyTorch's `atleast_3d`: a vector is along the middle dimension.
 fn layers(shape: &Shape) -> Shape {
     at_least(shape, 2).iter().copied().chain((shape.rank() < 3).then_some(1)).collect()
 }

@@ -54,12 +54,12 @@ fn output_mask(cx: &OpCx, n: usize) -> Result<Vec<bool>> {
     Ok(mask.iter().map(|&m| m != 0).collect())
 }
 
-/// Stores those of a backward operator's results that are wanted.
+/// Stores those of a backward operator's results that are requested.
 fn only<T>(mask: &[bool], all: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
     all.into_iter().zip(mask.to_vec()).filter_map(|(x, m)| m.then_some(x))
 }
 
-/// Applies the backward operator `op` for the gradients of the inputs `0..arity` that are wanted, and sets
+/// Applies the backward operator `op` for the gradients of the inputs `0..arity` that are needed, and sets
 /// them. `also` is added to that of input 0.
 fn backward(
     cx: &mut GradCx,

@@ -8,8 +8,8 @@ use crate::expr::Expr;
 use crate::ops::{Body, Case, Cost, OpCx, OpDef, Precision, Sample};
 use crate::tensor::TensorType;
 
-/// `self · 2^other`, what leaves the dtype lost; 0 for as many bits as it has or more, and for a negative number
-/// of bits. With one input, `other` is an attribute.
+/// `self · 2^other`, what leaves the dtype lost; 0 for as many bits as it has or more, and for a negative
+/// number of bits. With one input, `other` is an attribute.
 pub static BITWISE_LEFT_SHIFT: OpDef = OpDef {
     name: "bitwise_left_shift",
     schemas: &[
@@ -33,8 +33,8 @@ pub static BITWISE_LEFT_SHIFT: OpDef = OpDef {
     cases,
 };
 
-/// `self / 2^other`, rounded down; 0 or −1 for as many bits as the dtype has or more, and for a negative number
-/// of bits. With one input, `other` is an attribute.
+/// `self / 2^other`, rounded down; 0 or −1 for as many bits as the dtype has or more, and for a negative
+/// number of bits. With one input, `other` is an attribute.
 pub static BITWISE_RIGHT_SHIFT: OpDef = OpDef {
     name: "bitwise_right_shift",
     schemas: &[

@@ -11,8 +11,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, S
 use crate::tensor::TensorType;
 
 /// `min(max(self, min), max)`, broadcast and promoted; bounds are numbers or tensors, either may be absent.
-/// NaN stays. The gradient is PyTorch 2.15's: at a bound that is a number it is 0, and a bound that is a tensor
-/// takes half of it. PyTorch 2.13 gives all of it to `self` at both.
+/// NaN stays. The gradient is PyTorch 2.15's: at a bound that is a number it is 0, and a bound that is a
+/// tensor takes half of it. PyTorch 2.13 gives all of it to `self` at both.
 pub static CLAMP: OpDef = OpDef {
     name: "clamp",
     schemas: &[
@@ -92,8 +92,7 @@ pub static CLAMP_MAX: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`CLAMP`] between numbers: `(grad_output, self)`; `g` where `self` lies between them and on
-/// none.
+/// Gradient of [`CLAMP`] between numbers: `(grad_output, self)`; `g` where `self` is strictly between them.
 pub static CLAMP_BACKWARD: OpDef = OpDef {
     name: "clamp_backward",
     schemas: &[
@@ -121,8 +120,9 @@ pub static CLAMP_BACKWARD: OpDef = OpDef {
     },
 };
 
-/// Gradients of [`CLAMP`] between tensors: `(grad_output, self, min, max)`, by `self`, `min` and `max`. Equals
-/// share it. It is all the upper bound's where the bounds cross, and no bound's where the other is NaN.
+/// Gradients of [`CLAMP`] between tensors: `(grad_output, self, min, max)`, by `self`, `min` and `max`.
+/// Equals share it. It is all the upper bound's where the bounds cross, and no bound's where the other is
+/// NaN.
 pub static CLAMP_TENSORS_BACKWARD: OpDef = OpDef {
     name: "clamp_tensors_backward",
     schemas: &[

@@ -57,8 +57,8 @@ fn slope(x: f64) -> f64 {
     -FRAC_2_SQRT_PI * tail(x) / (x + tail(x))
 }
 
-/// The part of `1 / (√π y)` above x: Laplace's continued fraction (Abramowitz and Stegun 7.1.14), whose 100 terms
-/// leave less than 1e-17 from 2 on.
+/// The part of `1 / (√π y)` above x: Laplace's continued fraction (Abramowitz and Stegun 7.1.14), whose 100
+/// terms leave less than 1e-17 from 2 on.
 fn tail(x: f64) -> f64 {
     0.5 / (2..=100).rev().fold(x, |below, k| x + 0.5 * f64::from(k) / below)
 }

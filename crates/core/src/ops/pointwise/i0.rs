@@ -98,8 +98,9 @@ fn beside(b: &mut Builder, x: ValueId, y: ValueId, zeroth: ValueId) -> Result<Va
     b.choose(zero, half, slope)
 }
 
-/// `e^−|x|` times the function of `order`. Up to 30 the power series, whose terms are all positive (Abramowitz and
-/// Stegun 9.6.10). Beyond it the asymptotic one (9.7.1), whose smallest term is about `e^−2x`, 1e-26.
+/// `e^−|x|` times the function of `order`. Up to 30 the power series, whose terms are all positive
+/// (Abramowitz and Stegun 9.6.10). Beyond it the asymptotic one (9.7.1), whose smallest term is about
+/// `e^−2x`, 1e-26.
 fn scaled(order: u32, x: f64) -> f64 {
     let (t, odd) = (x.abs(), order == 1);
     if t.is_infinite() {
@@ -157,8 +158,8 @@ mod tests {
             (1, 30.0, 0.071_916_330_598_647_55),
         ];
         for (order, x, want) in known {
-            // The power series takes 45 terms at 30. Every addition rounds by half a unit of the sum, and every
-            // term by two halves for each quotient in it: 15 of them in the mean, as I₁/I₀ · x/2 says.
+            // The power series takes 45 terms at 30. Every addition rounds by half a unit of the sum, and
+            // every term by two halves for each quotient in it: 15 of them in the mean, as I₁/I₀ · x/2 says.
             // The exponential and its products add three units. The other series has fewer terms.
             let allowed = (0.5 * 45.0 + 15.0 + 3.0) * f64::EPSILON * want;
             for x in [x, f64::next_up(x)] {

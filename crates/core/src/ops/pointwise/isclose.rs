@@ -7,8 +7,8 @@ use crate::expr::{Expr, float};
 use crate::ops::{Body, Case, Cost, OpDef, Precision, Sample};
 use crate::tensor::TensorType;
 
-/// True where `|self − other| ≤ atol + rtol · |other|`, or both are equal; with `equal_nan` also where both are
-/// NaN.
+/// True where `|self − other| ≤ atol + rtol · |other|`, or both are equal; with `equal_nan` also where both
+/// are NaN.
 pub static ISCLOSE: OpDef = OpDef {
     name: "isclose",
     schemas: &[

@@ -52,7 +52,8 @@ pub static DIGAMMA: OpDef = OpDef {
     },
 };
 
-/// The logarithm of the gamma function of `p` variables: `p (p − 1) / 4 · ln π + Σ ln Γ(self − j / 2)`, `j < p`.
+/// The logarithm of the gamma function of `p` variables: `p (p − 1) / 4 · ln π + Σ ln Γ(self − j / 2)`,
+/// `j < p`.
 pub static MVLGAMMA: OpDef = OpDef {
     name: "mvlgamma",
     schemas: &[

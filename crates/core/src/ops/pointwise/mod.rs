@@ -185,8 +185,8 @@ pub fn tensor(cx: &OpCx, i: usize, dtype: DType) -> Result<Expr> {
     Ok(if own == dtype { x } else { x.cast(dtype) })
 }
 
-/// Input `i`, which fills elements of a tensor of `dtype`: a number without dimensions is held within the finite
-/// numbers of a narrower type, as a mask's is.
+/// Input `i`, which fills elements of a tensor of `dtype`: a number without dimensions is held within the
+/// finite numbers of a narrower type, as a mask's is.
 pub fn filling(cx: &OpCx, i: usize, dtype: DType) -> Result<Expr> {
     let x = tensor(cx, i, cx.dtype(i)?)?;
     let narrows = cx.dtype(i)?.is_float() && cx.dtype(i)?.size() > dtype.size();
@@ -233,10 +233,10 @@ pub fn held(literal: Expr, dtype: DType) -> Expr {
 }
 
 /// The result `y` of arithmetic of `x` and the number attribute `other`. Where that number hides what it is
-/// applied to, as the most negative f32 does in `(1 - mask) * min`, the result is held within the finite numbers, so
-/// that what it masks is finite, as it is with the most negative number of `dtype` itself. Such a number overflows
-/// `dtype`, and so would, but for a factor of two, its product with the smallest normal number. Others are left to
-/// IEEE's rules.
+/// applied to, as the most negative f32 does in `(1 - mask) * min`, the result is held within the finite
+/// numbers, so that what it masks is finite, as it is with the most negative number of `dtype` itself. Such a
+/// number overflows `dtype`, and so would, but for a factor of two, its product with the smallest normal
+/// number. Others are left to IEEE's rules.
 pub fn with_number(cx: &OpCx, dtype: DType, x: Expr, y: Expr) -> Result<Expr> {
     let number = if cx.opt(1).is_some() { None } else { cx.opt_float("other")? };
     Ok(match number {
@@ -253,7 +253,7 @@ pub fn float_input(cx: &OpCx) -> Result<Expr> {
 /// The number attribute `name` as a constant of `dtype`'s class, if it is given.
 pub fn opt_scalar(cx: &OpCx, name: &str, dtype: DType) -> Result<Option<Expr>> {
     Ok(match (cx.attrs.get(name), dtype.class()) {
-        // Not through f64, which has not room for every i64.
+        // Not through f64, which cannot represent every i64.
         (Some(Attr::Int(i)), Class::Int) => Some(Expr::Int(*i)),
         _ => cx.opt_float(name)?.map(|x| number(x, dtype)),
     })

@@ -1,4 +1,4 @@
-//! Numbers that are not finite replaced, where a model asks for it.
+//! Numbers that are not finite replaced, where a model requests it.
 
 use super::{chain, held, same};
 use crate::diagnostic::Result;

@@ -37,7 +37,8 @@ pub static POLYGAMMA: OpDef = OpDef {
     },
 };
 
-/// `Σ (other + k)^−self` over `k ≥ 0`, the function of Hurwitz. There is no gradient by `self`, as in PyTorch.
+/// `Σ (other + k)^−self` over `k ≥ 0`, the function of Hurwitz. There is no gradient by `self`, as in
+/// PyTorch.
 pub static ZETA: OpDef = OpDef {
     name: "special_zeta",
     schemas: &[
@@ -127,9 +128,9 @@ fn hurwitz(s: f64, x: f64) -> f64 {
     positive(s, above) + if s % 2.0 == 0.0 { below } else { -below }
 }
 
-/// First terms, then Euler and Maclaurin's sum of the rest (Abramowitz and Stegun 23.1.30). The first term left
-/// out is `B₁₈ / 18! · (s + 16)! / (s − 1)! · z^−17` of the last one taken, with `z > s + 11`. That is 1e-17 at a
-/// small s. It is 1e-14 at a large one, where the last term is as small beside the first.
+/// First terms, then Euler and Maclaurin's sum of the rest (Abramowitz and Stegun 23.1.30). The first term
+/// left out is `B₁₈ / 18! · (s + 16)! / (s − 1)! · z^−17` of the last one taken, with `z > s + 11`. That is
+/// 1e-17 at a small s. It is 1e-14 at a large one, where the last term is as small beside the first.
 fn positive(s: f64, x: f64) -> f64 {
     let count = (11.0 + s.min(200.0)).ceil();
     let head: f64 = (0..count as u32).map(|k| (x + f64::from(k)).powf(-s)).sum();

@@ -61,7 +61,7 @@ pub static RANDN: OpDef = OpDef {
     cases: sizes,
 };
 
-/// Normal numbers of `mean` and `std`: numbers, or tensors of which the first given stands first.
+/// Normal numbers of `mean` and `std`: numbers, or tensors of which the first given is first.
 pub static NORMAL: OpDef = OpDef {
     name: "normal",
     schemas: &[

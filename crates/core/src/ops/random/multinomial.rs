@@ -12,9 +12,9 @@ use crate::shape::Shape;
 use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
-/// `num_samples` indices of classes for each row of weights `[N, C]` or `[C]`, i64. Without replacement they are
-/// those of the largest weights over exponential numbers (Efraimidis and Spirakis 2006); with it, each is the
-/// largest for numbers of its own. A class of weight 0 is drawn when no other is left.
+/// `num_samples` indices of classes for each row of weights `[N, C]` or `[C]`, i64. Without replacement they
+/// are those of the largest weights over exponential numbers (Efraimidis and Spirakis 2006); with it, each is
+/// the largest for numbers of its own. A class of weight 0 is drawn when no other is left.
 pub static MULTINOMIAL: OpDef = OpDef {
     name: "multinomial",
     schemas: &[

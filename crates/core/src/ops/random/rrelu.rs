@@ -10,8 +10,8 @@ use crate::ops::pointwise::compare::GT;
 use crate::ops::pointwise::leaky_relu::LEAKY_RELU;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required};
 
-/// `x` above 0; elsewhere `x` times a number between `lower` and `upper`, in training a random one for each element,
-/// else their mean.
+/// `x` above 0; elsewhere `x` times a number between `lower` and `upper`, in training a random one for each
+/// element, else their mean.
 pub static RRELU: OpDef = OpDef {
     name: "rrelu",
     schemas: &[

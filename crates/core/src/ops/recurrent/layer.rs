@@ -12,7 +12,7 @@ use crate::{ensure, fail};
 
 /// Sizes and order of the recurrence over a sequence.
 ///
-/// Sequences are `[T, B, width]`, or `[B, T, width]` with `batch_first`. Gates stand side by side in a
+/// Sequences are `[T, B, width]`, or `[B, T, width]` with `batch_first`. Gates are concatenated in a
 /// sequence's last dimension, `G · H` wide, in PyTorch's order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layer {

@@ -12,8 +12,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required}
 use crate::shape::Shape;
 use crate::tensor::TensorType;
 
-/// The covariances `[V, V]` of variables, the rows of `[V, N]` with an observation a column; of one row `[N]` its
-/// variance. Divided by `N − correction`. `fweights [N]` repeat observations, `aweights [N]` weigh them.
+/// The covariances `[V, V]` of variables, the rows of `[V, N]` with an observation a column; of one row `[N]`
+/// its variance. Divided by `N − correction`. `fweights [N]` repeat observations, `aweights [N]` weigh them.
 pub static COV: OpDef = OpDef {
     name: "cov",
     schemas: &[
@@ -94,7 +94,8 @@ pub static COV: OpDef = OpDef {
     },
 };
 
-/// The correlations of the variables of [`COV`]: covariances divided by both standard deviations, held in −1 to 1.
+/// The correlations of the variables of [`COV`]: covariances divided by both standard deviations, held in −1
+/// to 1.
 pub static CORRCOEF: OpDef = OpDef {
     name: "corrcoef",
     schemas: &["corrcoef(Tensor self) -> Tensor"],

@@ -10,7 +10,7 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required}
 use crate::tensor::TensorType;
 
 /// `Σ (y[i] + y[i+1]) · (x[i+1] − x[i]) / 2` along `dim`. The points `x` (input 1) are as many as `y` has
-/// along it, as a vector or for each line, or lie `dx` apart. One point or none gives 0.
+/// along it, as a vector or for each line, or have the spacing `dx`. One point or none gives 0.
 pub static TRAPEZOID: OpDef = OpDef {
     name: "trapezoid",
     schemas: &[

@@ -1,4 +1,5 @@
-//! Adamax: Kingma and Ba 2015 (arXiv:1412.6980), section 7.1, in the order of operations of `torch.optim.Adamax`.
+//! Adamax: Kingma and Ba 2015 (arXiv:1412.6980), section 7.1, in the order of operations of
+//! `torch.optim.Adamax`.
 
 use super::{applied, case, lerp, seen, span_types, taken};
 use crate::expr::input;

@@ -1,7 +1,7 @@
 //! f32 masters of bf16 weights in the 16 bits that their weights lack. The upper half of a master's bits,
 //! rounded by the lower half, is the weight, and the lower half is kept beside it. Rounding goes to the
 //! nearest bf16, of two equally near ones to the one farther from zero. With ties to even some weights would
-//! stand for 65,537 masters, which 16 bits cannot tell apart.
+//! stand for 65,537 masters, which 16 bits cannot distinguish.
 
 use crate::dtype::DType;
 use crate::ensure;

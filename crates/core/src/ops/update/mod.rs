@@ -1,6 +1,6 @@
 //! The way of gradients after the backward pass: measuring and scaling them, and the optimizers. Every
-//! operator here works on flat spans that hold many parameters one after the other, so that a step is one
-//! pass over memory.
+//! operator here works on flat spans that hold many consecutive parameters, so that a step is one pass over
+//! memory.
 //!
 //! An optimizer reads the parameter, its gradient and its moments, then row scalars. `scale` multiplies the
 //! gradient: unscaling and norm clipping in one, a scalar or one for each block of the span. With `apply`
@@ -69,7 +69,7 @@ fn span_types(cx: &OpCx, scalars: Range<usize>) -> Result<Vec<TensorType>> {
     states
 }
 
-/// Input `i`, if it is there: absent ones are skipped in the numbering of expressions.
+/// Input `i`, if it is given: absent ones are skipped in the numbering of expressions.
 fn given(cx: &OpCx, i: usize) -> Option<Expr> {
     cx.opt(i).map(|_| input((0..i).filter(|&j| cx.opt(j).is_some()).count()))
 }

@@ -2,9 +2,9 @@
 //! (Dettmers et al. 2022, arXiv:2110.02861), on logarithmic levels. Rounding is stochastic, so that small
 //! changes are not all lost.
 //!
-//! Code 0 is 0. Level `k` of `top` stands for `scale · 2^((k − top) / 8)`: relative steps of 9 %. Signed codes
-//! have 127 levels on each side, down to `scale · 2^−15.75`; unsigned ones, for moments that are never negative,
-//! 255, down to `scale · 2^−31.75`.
+//! Code 0 is 0. Level `k` of `top` stands for `scale · 2^((k − top) / 8)`: relative steps of 9 %. Signed
+//! codes have 127 levels on each side, down to `scale · 2^−15.75`; unsigned ones, for moments that are never
+//! negative, 255, down to `scale · 2^−31.75`.
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -139,7 +139,7 @@ pub static QUANTIZE_BLOCK: OpDef = OpDef {
     },
 };
 
-/// The type of codes at input `i`, whose scales come behind it.
+/// The type of codes at input `i`, whose scales follow it.
 fn coded<'a>(cx: &OpCx<'a>, i: usize) -> Result<&'a TensorType> {
     let (codes, scales) = (cx.inputs.get(i).copied().flatten(), cx.ty(i + 1)?);
     let codes = codes.ok_or_else(|| fail!(Attribute, "input {i} is missing"))?;

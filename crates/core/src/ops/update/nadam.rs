@@ -1,12 +1,13 @@
-//! NAdam: Dozat 2016, "Incorporating Nesterov momentum into Adam", in the order of operations of `torch.optim.NAdam`.
+//! NAdam: Dozat 2016, "Incorporating Nesterov momentum into Adam", in the order of operations of
+//! `torch.optim.NAdam`.
 
 use super::{applied, case, lerp, mean_square, seen, span_types, taken};
 use crate::expr::input;
 use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 
-/// `(param, grad, exp_avg, exp_avg_sq, scale, apply, decay, gradient_step, moment_step, bias_correction2)`, with
-/// attributes `beta1`, `beta2`, `eps` and `weight_decay` (added to the gradient), to new `param`, `exp_avg` and
-/// `exp_avg_sq`:
+/// `(param, grad, exp_avg, exp_avg_sq, scale, apply, decay, gradient_step, moment_step, bias_correction2)`,
+/// with attributes `beta1`, `beta2`, `eps` and `weight_decay` (added to the gradient), to new `param`,
+/// `exp_avg` and `exp_avg_sq`:
 ///
 /// ```text
 /// g = scale · grad + weight_decay · param
@@ -16,8 +17,8 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// p = decay · param − gradient_step · g / d − moment_step · m / d
 /// ```
 ///
-/// At step t (from 1), with `μ(t) = beta1 · (1 − 0.96^(t · momentum_decay) / 2)` and `Π` their product up to t:
-/// `gradient_step = lr · (1 − μ(t)) / (1 − Π)`, `moment_step = lr · μ(t+1) / (1 − Π · μ(t+1))`. `decay` is
+/// At step t (from 1), with `μ(t) = beta1 · (1 − 0.96^(t · momentum_decay) / 2)` and `Π` their product up to
+/// t: `gradient_step = lr · (1 − μ(t)) / (1 − Π)`, `moment_step = lr · μ(t+1) / (1 − Π · μ(t+1))`. `decay` is
 /// `1 − lr · weight_decay` where decay is decoupled, else 1.
 pub static NADAM: OpDef = OpDef {
     name: "nadam",

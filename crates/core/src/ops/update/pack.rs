@@ -8,10 +8,11 @@ use crate::ops::movement::{cat::CAT, pad::CONSTANT_PAD_ND};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// Tensors of one dtype, each in row-major order from its element of `offsets` on, in a span `[elements]` that is zero
-/// between them. Offsets ascend, and no tensor reaches into the next.
+/// Tensors of one dtype, each in row-major order from its element of `offsets` on, in a span `[elements]`
+/// that is zero between them. Offsets ascend, and no tensor reaches into the next.
 ///
-/// No data move where the span is a bucket's segment: a plan computes each tensor at its place (`pass::pack`).
+/// No data move where the span is a bucket's segment: a plan computes each tensor at its place
+/// (`pass::pack`).
 pub static PACK: OpDef = OpDef {
     name: "pack",
     schemas: &["headwater::pack(Tensor[] tensors, int[] offsets, int elements) -> Tensor"],

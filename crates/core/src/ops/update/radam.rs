@@ -1,11 +1,12 @@
-//! RAdam: Liu et al. 2020, "On the variance of the adaptive learning rate" (arXiv:1908.03265), as `torch.optim.RAdam`.
+//! RAdam: Liu et al. 2020, "On the variance of the adaptive learning rate" (arXiv:1908.03265), as
+//! `torch.optim.RAdam`.
 
 use super::{applied, case, lerp, mean_square, seen, span_types, taken};
 use crate::expr::{float, input};
 use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 
-/// `(param, grad, exp_avg, exp_avg_sq, scale, apply, decay, step_size, rectified)`, with attributes `beta1`, `beta2`,
-/// `eps` and `weight_decay` (added to the gradient), to new `param`, `exp_avg` and `exp_avg_sq`:
+/// `(param, grad, exp_avg, exp_avg_sq, scale, apply, decay, step_size, rectified)`, with attributes `beta1`,
+/// `beta2`, `eps` and `weight_decay` (added to the gradient), to new `param`, `exp_avg` and `exp_avg_sq`:
 ///
 /// ```text
 /// g = scale · grad + weight_decay · param

@@ -1,7 +1,7 @@
 //! Rows of a table by their numbers, read and written. An optimizer uses them on a gradient that has only the
 //! rows that were read
 //! ([`EMBEDDING_SPARSE_BACKWARD`](crate::ops::index::embedding_grad::EMBEDDING_SPARSE_BACKWARD)). Numbers
-//! ascend, and behind the last is -1 for rows that are not there, as that operator has them.
+//! ascend, followed by -1 for missing rows, as that operator has them.
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -49,8 +49,8 @@ pub static GATHER_ROWS: OpDef = OpDef {
     },
 };
 
-/// `(table [rows, width], numbers [n], values [n, width])` to the table with the rows of these numbers replaced
-/// by `values`, where it lies.
+/// `(table [rows, width], numbers [n], values [n, width])` to the table with the rows of these numbers
+/// replaced by `values`, in place.
 pub static UPDATE_ROWS: OpDef = OpDef {
     name: "update_rows",
     schemas: &["headwater::update_rows(Tensor table, Tensor numbers, Tensor values) -> Tensor"],
@@ -111,7 +111,7 @@ fn operands<'a>(inputs: &[Option<&'a Tensor>]) -> Result<(&'a Tensor, &'a [i64])
     }
 }
 
-/// The numbers that are there, of rows of a table of `rows` rows.
+/// The valid numbers, of rows of a table of `rows` rows.
 ///
 /// # Errors
 /// `Value` if they do not ascend, or one is not below `rows`.

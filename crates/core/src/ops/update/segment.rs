@@ -24,9 +24,9 @@ pub static SEGMENT_SUM: OpDef = OpDef {
     cases: || vec![case("empty segment").f(&[6]), case("one").f(&[4]).attr("ends", [4])],
 };
 
-/// [`SEGMENT_SUM`] as pairs of f32, `[2, segments]`: the sums rounded to f32, then what that left, for targets
-/// without f64 (`pass::split_wide`). The error is at most `n · 2⁻⁴⁶` of the sum of `n` magnitudes, as a running sum
-/// in double-word arithmetic has it.
+/// [`SEGMENT_SUM`] as pairs of f32, `[2, segments]`: the sums rounded to f32, then what that left, for
+/// targets without f64 (`pass::split_wide`). The error is at most `n · 2⁻⁴⁶` of the sum of `n` magnitudes, as
+/// a running sum in double-word arithmetic has it.
 pub static SEGMENT_SUM_PAIR: OpDef = OpDef {
     name: "segment_sum_pair",
     schemas: &["headwater::segment_sum_pair(Tensor x, *, int[] ends) -> Tensor"],

@@ -6,8 +6,8 @@ use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample};
 use crate::tensor::TensorType;
 
-/// A float in f32 (f64 for f64), in which the largest number of its dtype of either sign becomes infinite again: there an
-/// overflow has saturated, unless the number itself is so large. NaN that became 0 stays it.
+/// A float in f32 (f64 for f64), in which the largest number of its dtype of either sign becomes infinite
+/// again: there an overflow has saturated, unless the number itself is so large. NaN that became 0 stays it.
 pub static UNSATURATE: OpDef = OpDef {
     name: "unsaturate",
     schemas: &["headwater::unsaturate(Tensor self) -> Tensor"],

@@ -10,8 +10,8 @@ use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
 /// The elements of `self` in row-major order from `storage_offset` on, shown in the shape `size` with the
-/// strides `stride`. PyTorch addresses the memory behind `self`; that is the same where `self` is contiguous
-/// and starts it.
+/// strides `stride`. PyTorch addresses the storage of `self`; that is the same where `self` is contiguous and
+/// starts it.
 pub static AS_STRIDED: OpDef = OpDef {
     name: "as_strided",
     schemas: &[
@@ -82,7 +82,7 @@ pub static AS_STRIDED_BACKWARD: OpDef = OpDef {
     },
 };
 
-/// The layout asked for, on contiguous elements of shape `of`; refused where it reaches outside them.
+/// The layout requested, on contiguous elements of shape `of`; refused where it reaches outside them.
 fn layout(cx: &OpCx, of: &Shape) -> Result<Layout> {
     let (shape, given) = (cx.sizes("size")?, cx.ints("stride")?);
     ensure!(given.len() == shape.rank(), Attribute, "{} strides for {shape}", given.len());

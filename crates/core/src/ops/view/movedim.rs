@@ -35,7 +35,7 @@ pub static MOVEDIM: OpDef = OpDef {
     },
 };
 
-/// Which dimension of the input stands at each place of the result.
+/// Which dimension of the input is at each position of the result.
 fn order(cx: &OpCx) -> Result<Vec<usize>> {
     let rank = cx.shape(0)?.rank();
     let list = |name: &str| -> Result<Vec<usize>> {

@@ -7,8 +7,8 @@
 //! value counts. The bound is `λ · √variance`, where `λ = √(2 ln(2F/δ))` makes the chance that any of the
 //! graph's `F` operations breaks it less than `δ`. See Higham and Mary, "A new approach to probabilistic
 //! rounding error analysis", SIAM J. Sci. Comput. 41, 2019, theorem 2.4. Bounds are relative to the norm of a
-//! value, or of the terms it is a sum of where these cancel. Results that PyTorch itself computes with a larger error
-//! have that error too, since they are compared with its own.
+//! value, or of the terms it is a sum of where these cancel. Results that PyTorch itself computes with a
+//! larger error have that error too, since they are compared with its own.
 
 mod rounded;
 mod spread;
@@ -98,10 +98,11 @@ impl Rounding {
     }
 }
 
-/// Relative error of PyTorch's own result in f64, which stands for the true one, where it is more than rounding.
+/// Relative error of PyTorch's own result in f64, which stands for the true one, where it is more than
+/// rounding.
 ///
-/// `hardsigmoid_backward` has 1/6 in f32 and that of `celu` 1/alpha; the series of the trigamma function is cut off. Seen with
-/// PyTorch 2.15: 3.0e-8, 4.1e-9 of up to 6.0e-8, and 5e-10.
+/// `hardsigmoid_backward` has 1/6 in f32 and that of `celu` 1/alpha; the series of the trigamma function is
+/// cut off. Seen with PyTorch 2.15: 3.0e-8, 4.1e-9 of up to 6.0e-8, and 5e-10.
 fn reference_error(cx: &OpCx, node: &Node) -> f64 {
     let float = |name| cx.opt_float(name).ok().flatten().unwrap_or(1.0);
     let unit = DType::F32.epsilon() / 2.0;

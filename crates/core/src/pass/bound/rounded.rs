@@ -1,16 +1,16 @@
 //! A graph in f64 that rounds where another rounds, by a random function in place of round to nearest.
 //!
 //! A rounding function takes every number to one of its two neighbours on the grid of a dtype, as round to
-//! nearest does. A random one takes a number that lies at a share `f` of the way to the upper neighbour there
+//! nearest does. A random one takes a number that is at a share `f` of the way to the upper neighbour there
 //! with the chance `2f - 1/2`, if that is one: below a quarter it goes to the lower neighbour and above three
 //! quarters to the upper one, as round to nearest takes it. Over all `f` the variance is 1/12 of the squared
 //! spacing, the mean squared error of round to nearest; stochastic rounding, with the chance `f`, has twice
-//! that. What has no rounding error stays exact: numbers on the grid, and so 1 - 1, products by powers of two,
-//! selections, masks of 0 and 1. One function serves a whole run, since round to nearest is one function as
-//! well: equal numbers are rounded alike wherever they occur, `-x` as `x`, and `2x` as `x`.
-//! Several runs, each with another function, show what roundings make of a result (Parker, "Monte Carlo
-//! arithmetic", UCLA 1997; Croci et al., "Stochastic rounding: implementation, error analysis and
-//! applications", R. Soc. Open Sci. 9, 2022).
+//! that. What has no rounding error stays exact: numbers on the grid, and so 1 - 1, products by powers of
+//! two, selections, masks of 0 and 1. One function serves a whole run, since round to nearest is one function
+//! as well: equal numbers are rounded alike wherever they occur, `-x` as `x`, and `2x` as `x`. Several runs,
+//! each with another function, show what roundings make of a result (Parker, "Monte Carlo arithmetic", UCLA
+//! 1997; Croci et al., "Stochastic rounding: implementation, error analysis and applications", R. Soc. Open
+//! Sci. 9, 2022).
 
 use super::writer::{Grid, VIRTUAL_BITS, Writer, unit};
 use super::{Rounding, accumulator, moves, reference_error};
@@ -54,9 +54,9 @@ pub fn magnification() -> f64 {
 
 /// The graph with every float in f64, rounded to the grid of its own dtype where the graph rounds. Results of
 /// operators are rounded to their dtypes; instructions of row programs to the type in which the target
-/// computes them. Long sums are not taken apart: their terms and results are off by a random share of the
-/// standard deviation that rounding each addition has, but for whole numbers, whose sums are exact. f64 is a
-/// type of 40 bits here ([`magnification`]).
+/// computes them. Long sums are not split: their terms and results are off by a random share of the standard
+/// deviation that rounding each addition has, except for integers, whose sums are exact. f64 is a type of 40
+/// bits here ([`magnification`]).
 ///
 /// Inputs are to be on the grids of their own dtypes. What an output is off by is a sample of its error.
 ///
@@ -148,8 +148,9 @@ fn selects(graph: &Graph, node: &Node) -> bool {
     free || puts || CHOOSE.contains(&node.op.name)
 }
 
-/// For attention and its gradient: the deviation of the operands of products and their number. Both directions
-/// have the same, so that they make the same scores; masks and statistics of rows are no terms of sums.
+/// For attention and its gradient: the deviation of the operands of products and their number. Both
+/// directions have the same, so that they make the same scores; masks and statistics of rows are no terms of
+/// sums.
 fn products(graph: &Graph, node: &Node, target: &Target) -> Option<(f64, usize)> {
     let first = [(&ATTENTION, 0), (&ATTENTION_BACKWARD, 1)].into_iter().find(|(op, _)| node.op == *op)?.1;
     let query = graph.ty(node.inputs[first]?);
@@ -345,7 +346,8 @@ mod tests {
     fn exact_operations_have_no_rounding() {
         for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16] {
             let g = graph(dtype, 4, |b, x| {
-                // (1 - x) · -9984, which every grid has, sums of whole numbers, products by powers of two, and x - x.
+                // (1 - x) · -9984, which every grid has, sums of whole numbers, products by powers of two,
+                // and x - x.
                 let minus = b.scale(x, -1.0).unwrap();
                 let rest = b.shift(minus, 1.0).unwrap();
                 let mask = b.scale(rest, -9984.0).unwrap();
@@ -386,7 +388,8 @@ mod tests {
         }
     }
 
-    /// The largest number of f16 less a score, as masks and scores are added: the nearest number is the largest.
+    /// The largest number of f16 less a score, as masks and scores are added: the nearest number is the
+    /// largest.
     #[test]
     fn what_does_not_overflow_to_nearest_overflows_in_no_run() {
         let g = graph(DType::F16, 8, |b, x| vec![b.shift(x, -65504.0).unwrap()]);

@@ -1,4 +1,5 @@
-//! Bounds of the rounding error of a value: statistics of runs that round by random functions ([`super::rounded`]).
+//! Bounds of the rounding error of a value: statistics of runs that round by random functions
+//! ([`super::rounded`]).
 //!
 //! A run that rounds to nearest is taken for one more of them. Its distance from their mean is then bounded
 //! by `F` times the root mean square of theirs, where `F²` is the quantile of the F distribution that
@@ -41,7 +42,8 @@ pub struct Spread {
     wild: Vec<bool>,
     /// Elements of which the run that rounds to nearest has no finite number, where there is one.
     lost: Vec<bool>,
-    /// Elements that are infinite without rounding and a number where the run that rounds to nearest saturates: that number.
+    /// Elements that are infinite without rounding and a number where the run that rounds to nearest
+    /// saturates: that number.
     saturated: Vec<Option<f64>>,
 }
 
@@ -99,8 +101,9 @@ impl Spread {
         self.lost = lost.map(|(&exact, &x)| !x.is_finite() && !alike(x, exact, self.largest)).collect();
     }
 
-    /// The value of the run that rounds to nearest, where dtypes saturate: an element that is infinite without rounding may be a
-    /// number there, of the dtype's largest and what is computed of it. Errors of further runs are the distances from it.
+    /// The value of the run that rounds to nearest, where dtypes saturate: an element that is infinite
+    /// without rounding may be a number there, of the dtype's largest and what is computed of it. Errors of
+    /// further runs are the distances from it.
     pub fn nearest_saturated(&mut self, value: &[f64]) {
         let number = |(&exact, &x): (&f64, &f64)| {
             let is = exact.is_infinite() && x.is_finite() && !alike(x, exact, self.largest);
@@ -110,8 +113,9 @@ impl Spread {
         self.nearest(value);
     }
 
-    /// By element, true for a number in the place of an infinity that saturation explains: the runs that saturate have numbers
-    /// there too, and it is as near to them as they are to each other, by the bound of one element, and one spacing of its dtype.
+    /// By element, true for a number in the place of an infinity that saturation explains: the runs that
+    /// saturate have numbers there too, and it is as near to them as they are to each other, by the bound of
+    /// one element, and one spacing of its dtype.
     pub fn explained(&self, got: &[f64]) -> Vec<bool> {
         let (runs, elements) = (self.sketches.len() as f64, self.exact.len());
         if runs < 2.0 || self.saturated.iter().all(|s| s.is_none()) {
@@ -164,9 +168,9 @@ impl Spread {
         .collect()
     }
 
-    /// The bound, of errors `scale` times those of the runs. Scaled errors stand for those of another grid, so
-    /// that their mean says nothing; nor does it where all runs agree, which may be a chance. What they have
-    /// alike is added to the bound there.
+    /// The bound, of errors `scale` times those of the runs. Scaled errors stand for those of another grid,
+    /// so that their mean says nothing; nor does it where all runs agree, which may be a chance. What they
+    /// have alike is added to the bound there.
     pub fn bound(&self, scale: f64) -> Bound {
         let (runs, elements) = (self.sketches.len() as f64, self.exact.len());
         let n = runs - 1.0;
@@ -258,8 +262,8 @@ impl Spread {
 }
 
 /// True if `x` stands for a number without error where numbers have the magnitude `largest` at most: equal,
-/// both no number, or both beyond the range, where masks are that add up the most negative numbers. A result
-/// there is infinite or the largest number.
+/// both NaN, or both beyond the range, where masks are that add up the most negative numbers. A result there
+/// is infinite or the largest number.
 pub fn alike(x: f64, exact: f64, largest: f64) -> bool {
     // The largest number as the sum of a mask and a score has it, a few roundings of bf16 lower.
     let most = x.abs() >= largest * (1.0 - 4.0 * DType::BF16.epsilon());

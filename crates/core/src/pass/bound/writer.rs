@@ -1,5 +1,5 @@
-//! Row programs in f64 that round where others round, by a random function: the grids of dtypes, and instructions
-//! that take a number to one of its neighbours there.
+//! Row programs in f64 that round where others round, by a random function: the grids of dtypes, and
+//! instructions that take a number to one of its neighbours there.
 
 use crate::dtype::DType;
 use crate::expr::{Binary, Unary};
@@ -197,8 +197,8 @@ impl Writer {
         reg
     }
 
-    /// A register on a grid: itself where it is, else a neighbour, the nearest of the number moved by at most a
-    /// quarter of the spacing.
+    /// A register on a grid: itself where it is, else a neighbour, the nearest of the number moved by at most
+    /// a quarter of the spacing.
     pub(super) fn round(&mut self, x: Reg, grid: Grid) -> Reg {
         self.know(x);
         if self.grids[x] == Some(grid) {

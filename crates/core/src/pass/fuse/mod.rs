@@ -2,10 +2,10 @@
 //! then never go to memory.
 //!
 //! A node is absorbed into the first of its users when nothing else needs its results before that user runs.
-//! Any other node that would, and leads nowhere near that user, such as the mean of a loss, waits until the user has
-//! run: so the terms of a loss and their gradient, which reads the same numbers, are one program. Results
-//! that others use later are still stored. The rewrite is *exact*: the same bits as unfused, on a device that
-//! computes in the same type (`merge`).
+//! Any other node that would, and leads nowhere near that user, such as the mean of a loss, waits until the
+//! user has run: so the terms of a loss and their gradient, which reads the same numbers, are one program.
+//! Results that others use later are still stored. The rewrite is *exact*: the same bits as unfused, on a
+//! device that computes in the same type (`merge`).
 
 pub(in crate::pass) mod merge;
 mod regroup;
@@ -121,8 +121,8 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// Joins the groups that make the parts of a concatenation, where they go over one space and read something
-    /// in common.
+    /// Joins the groups that make the parts of a concatenation, where they go over one space and read
+    /// something in common.
     fn join_parts(&mut self, n: usize) {
         let node = &self.graph.nodes[n];
         if *node.op != CAT {
@@ -209,7 +209,7 @@ impl<'a> Fuser<'a> {
                 None => break,
             }
         }
-        // Kernels do not wait: their operands and results are large.
+        // Never delay kernels: it would extend large live ranges.
         let light = |u: usize| {
             matches!(self.groups[u], Slot::Group(_)) || matches!(self.graph.nodes[u].op.body, Body::View(_))
         };
@@ -217,7 +217,7 @@ impl<'a> Fuser<'a> {
             return None;
         }
         waiting.sort_unstable_by_key(|&u| self.when[u]);
-        // Nothing is held for those who wait that is not there anyway.
+        // Delaying extends no live range that does not extend so far already.
         let held = |v: &ValueId| match self.home[v.0 as usize].map(|m| self.place(m)) {
             None => true,
             Some(m) => {

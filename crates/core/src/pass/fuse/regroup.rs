@@ -16,9 +16,9 @@ use crate::row::{Access, RowBuilder};
 use crate::target::RowProgramLimits;
 use std::sync::Arc;
 
-/// Widens f16 and bf16 where they are read, and puts split masters together there: that loses nothing and
-/// costs nothing inside a row program, so each program makes its own of the narrow values, and the wide one
-/// is not kept for the backward pass.
+/// Widens f16 and bf16 where they are read, and joins split masters there: that loses nothing and costs
+/// nothing inside a row program, so each program makes its own of the narrow values, and the wide one is not
+/// kept for the backward pass.
 ///
 /// # Errors
 /// None for a legal graph.
@@ -62,8 +62,8 @@ pub(super) fn widen_late(mut graph: Graph) -> Result<Graph> {
 }
 
 /// Sums over all dimensions but the last, as of a bias's gradient, row by row: into as many sums as there are
-/// columns, which stay near. If a row program makes what is summed, right behind that one and over its rows:
-/// so they fuse, whatever else reads it in between.
+/// columns, which stay in the caches. If a row program computes the operand, right after that one and over
+/// its rows: so they fuse, whatever else reads it in between.
 ///
 /// # Errors
 /// Refusals of an operator's own program rule.

@@ -1,5 +1,5 @@
-//! Instrumentation of a step: probes of each node's value, counts of gradients that rounding flushes to zero, and
-//! injected faults.
+//! Instrumentation of a step: probes of each node's value, counts of gradients that rounding flushes to zero,
+//! and injected faults.
 
 mod probes;
 mod underflow;

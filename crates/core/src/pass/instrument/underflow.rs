@@ -1,6 +1,6 @@
-//! Losses of gradients to low precision. Beside each node of the backward pass that rounds to it stands a
-//! twin that reads the same operands and rounds to f32. Elements that are zero in the node's result, but not
-//! in the twin's, have underflowed there. Zeros that are no loss (a ReLU's, a row no index names) are zero in
+//! Losses of gradients to low precision. Beside each node of the backward pass that rounds to it is a twin
+//! that reads the same operands and rounds to f32. Elements that are zero in the node's result, but not in
+//! the twin's, have underflowed there. Zeros that are no loss (a ReLU's, a row no index names) are zero in
 //! both and do not count. Nor do those that follow from an element lost earlier: each loss counts once, where
 //! it happens.
 

@@ -1,9 +1,9 @@
 //! Static memory planning: places every buffer of a plan in one arena.
 //!
 //! Buffers that hold most bytes for most steps are placed first, each in the smallest gap that is free while
-//! it lives. Small and short-lived ones find room between them. Placing in the order of time instead leaves
-//! gaps that are a little too small for what comes next. The many small buffers of a large graph are placed
-//! so, which keeps all near-linear in their number. It is taken also where it needs less.
+//! it lives. Small and short-lived ones fill the gaps between them. Placing in the order of time instead
+//! leaves gaps that are a little too small for what comes next. The many small buffers of a large graph are
+//! placed so, which keeps all near-linear in their number. It is taken also where it needs less.
 
 use super::draft::Buffer;
 use crate::graph::OriginId;
@@ -46,7 +46,7 @@ impl Gaps {
             }
             return offset;
         }
-        // A gap at the end is extended rather than left behind.
+        // A gap at the end is extended rather than abandoned.
         let last = self.by_offset.last_key_value().map(|(&o, &b)| (o, b)).filter(|(o, b)| o + b == self.end);
         let offset = match last {
             Some((o, b)) => {
@@ -73,7 +73,8 @@ struct Alive {
 const WEIGHED: usize = 4096;
 
 /// Gives every buffer a place, aligned to `alignment` bytes. `uses[s]` are the buffers step `s` touches,
-/// `beside[s]` is the last step that may run at the same time, `origins[s]` its origin. Returns the places, the arena's placements and the arena's size in bytes.
+/// `beside[s]` is the last step that may run at the same time, `origins[s]` its origin. Returns the places,
+/// the arena's placements and the arena's size in bytes.
 pub(super) fn place(
     buffers: &[Buffer],
     uses: &[Vec<usize>],
@@ -108,7 +109,7 @@ pub(super) fn place(
     (places, placements, bytes)
 }
 
-/// Offsets in the order of time, and their end: the smallest gap that is free, or more room.
+/// Offsets in the order of time, and their end: the smallest gap that is free, or an extension.
 fn in_time(alive: &[Alive]) -> (Vec<usize>, usize) {
     let steps = alive.iter().map(|a| a.last + 1).max().unwrap_or(0);
     let mut ending = vec![Vec::new(); steps];
@@ -150,7 +151,7 @@ fn by_weight(alive: &[Alive]) -> (Vec<usize>, usize) {
         let at = placed.partition_point(|(offset, _)| *offset < offsets[i]);
         placed.insert(at, (offsets[i], a));
     }
-    // The light ones lie behind, in their own order of time.
+    // The light ones follow, in their own order of time.
     let mut light = light;
     light.sort_unstable();
     let rest: Vec<Alive> = light.iter().map(|&i| alive[i]).collect();

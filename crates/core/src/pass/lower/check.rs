@@ -9,12 +9,11 @@ use crate::ops::collective;
 use crate::plan::{ARENA, Plan, SegmentKind, Step, TensorView};
 use std::collections::{BTreeMap, HashMap};
 
-/// Proves a plan sound from its steps alone. Every view lies in its segment. In the arena it lies in a
-/// placement that is live at that step and has been written before it is read. Placements that are live
-/// together do not overlap. Steps on several streams that use the same bytes are ordered by waits. Collectives
-/// of an axis lie on one stream. Segments
-/// are complete when the plan says so. In a plan in halves, the second reads nothing of the first but what is
-/// listed, and the first completes what it returns (`halves`).
+/// Proves a plan sound from its steps alone. Every view is in its segment. In the arena it is in a placement
+/// that is live at that step and has been written before it is read. Placements that are live at the same
+/// time do not overlap. Steps on several streams that use the same bytes are ordered by waits. Collectives of
+/// an axis are on one stream. Segments are complete when the plan says so. In a plan in halves, the second
+/// reads nothing of the first but what is listed, and the first completes what it returns (`halves`).
 ///
 /// # Errors
 /// `Plan`, naming the step and what is wrong.
@@ -143,7 +142,8 @@ fn touches(step: &Step) -> impl Iterator<Item = Touch> + '_ {
     reads.chain(writes).chain(workspace)
 }
 
-/// Proves that steps which use the same bytes, one of them writing, are ordered, whatever streams they run on.
+/// Proves that steps which use the same bytes, one of them writing, are ordered, whatever streams they run
+/// on.
 ///
 /// # Errors
 /// `Plan`, naming both steps.
@@ -173,8 +173,8 @@ fn check_order(plan: &Plan, order: &Order) -> Result<()> {
     Ok(())
 }
 
-/// Proves that ranks meet in the order of the steps: the collectives of an axis lie on one stream, and are all of
-/// the same ranks.
+/// Proves that ranks meet in the order of the steps: the collectives of an axis are on one stream, and are
+/// all of the same ranks.
 ///
 /// # Errors
 /// `Plan`, naming both steps.

@@ -1,6 +1,6 @@
 //! A training step in two halves, forward and backward, with the caller in between, as a function of an eager
-//! framework's automatic differentiation is called. Owns the rules of the fence between them; `fuse` and `lower`
-//! keep it, and `check_halves` proves it from the finished plan.
+//! framework's automatic differentiation is called. Owns the rules of the fence between them; `fuse` and
+//! `lower` keep it, and `check_halves` proves it from the finished plan.
 
 use super::draft::{Buffer, Draft, extent, overlap};
 use crate::diagnostic::Result;
@@ -10,8 +10,8 @@ use crate::plan::{ARENA, Bindings, Crossing, Halves, Place, Plan, TensorView};
 use crate::{ensure, fail};
 use std::collections::{BTreeMap, HashSet};
 
-/// Refuses results of the forward half that lie where an input does, if the backward half reads that input: its
-/// old content would be gone. State that the forward pass changes is such a result.
+/// Refuses results of the forward half that share memory with an input, if the backward half reads that
+/// input: its old content would be lost. State that the forward pass changes is such a result.
 ///
 /// # Errors
 /// `Unsupported`, naming the result.
@@ -113,15 +113,15 @@ impl Spans {
     }
 }
 
-/// Segment and bytes of a view that lies in its segment; `None` if it has no element.
+/// Segment and bytes of a view that is in its segment; `None` if it has no element.
 fn span(v: &TensorView) -> Option<(u32, usize, usize)> {
     extent(v).map(|(low, high)| (v.place.segment.0, low.max(0) as usize, high.max(0) as usize))
 }
 
 /// Proves the halves of a sound plan from its steps and placements. Forward steps are before the boundary
-/// alone. Results of the forward half are written there and not behind, and are all that it writes outside
-/// the arena. Whatever the backward half reads of it is listed as crossing. A view counts as all bytes from
-/// its first to its last.
+/// alone. Results of the forward half are written before the boundary and not after it, and are all that it
+/// writes outside the arena. Whatever the backward half reads of it is listed as crossing. A view counts as
+/// all bytes from its first to its last.
 ///
 /// # Errors
 /// `Plan`, naming the step.

@@ -31,7 +31,7 @@ pub(super) fn roots(buffers: &[Buffer], steps: &[Draft]) -> Vec<usize> {
                 let old = root[from.buffer];
                 let last = life[old].is_some_and(|l| l.1 == s);
                 let dies = buffers[old].place.is_none() && last && stream[old].is_some();
-                // Whoever else reads it here does so at the same places, and no other result lies there.
+                // Every other read here is at the same elements, and no other result is stored there.
                 let alone = step.writes.iter().all(|v| root[v.buffer] != old);
                 let alike = step.reads.iter().flatten().enumerate().all(|(q, v)| {
                     let same = program.reads[q].access == program.writes[w].access

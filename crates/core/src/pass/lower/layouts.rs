@@ -1,6 +1,6 @@
-//! Layout assignment: the order in which the dimensions of a result lie in memory. A model may compute
-//! `[batch, heads, length, size]` and then want `[batch, length, heads · size]`. The result is written
-//! that way at once, and the operators behind it become views.
+//! Layout assignment: the order in which the dimensions of a result have in memory. A model may compute
+//! `[batch, heads, length, size]` and then read `[batch, length, heads · size]`. The result is written that
+//! way at once, and the operators after it become views.
 
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Node, ValueId};
@@ -12,10 +12,10 @@ use crate::tensor::TensorType;
 use std::collections::HashMap;
 
 /// The values that are better laid out otherwise than in row-major order, and how: without gaps, the last
-/// dimension as it is. Not asked for are those that `bound` says have a place given by the caller.
+/// dimension as it is. Values that `bound` says have a buffer of the caller are excluded.
 ///
-/// The first user decides that can see the value, through views that only reorder, only if these lie in
-/// order. It does not if another needs the value itself in order.
+/// The first user decides that can see the value, through views that only reorder, only if these are
+/// contiguous. It does not if another needs the value itself in order.
 pub(super) fn layouts(
     graph: &Graph,
     target: &Target,
@@ -76,7 +76,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The layout of `v` that its users want.
+    /// The layout of `v` that its users prefer.
     fn wanted(&self, v: ValueId) -> Result<Option<Layout>> {
         let own = Layout::contiguous(&self.graph.ty(v).shape);
         let mut found = None;
@@ -112,7 +112,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The layout of a value under which `seen`, made by views of its row-major layout `own`, lies in order.
+/// The layout of a value under which `seen`, made by views of its row-major layout `own`, is contiguous.
 /// `None` if `seen` is more than another order of dimensions, or the last would not stay the last.
 fn reordered(own: &Layout, seen: &Layout) -> Option<Layout> {
     if seen.offset != 0 {

@@ -1,6 +1,6 @@
 //! Lowers a graph to steps on buffers. Views become layouts, copies become row programs, outputs go straight
-//! to their places where that is safe (`outputs`). `streams` orders steps that run side by side, `arena` decides
-//! which bytes each buffer gets, and `check` proves the finished plan.
+//! to their places where that is safe (`outputs`). `streams` orders steps that run concurrently, `arena`
+//! decides which bytes each buffer gets, and `check` proves the finished plan.
 
 mod adjacent;
 mod arena;
@@ -46,7 +46,7 @@ use transpose::turned;
 ///
 /// # Errors
 /// `Unsupported` for what the target does not run, `Graph` if an operator still has to be decomposed or a
-/// binding is missing. `Plan` if bindings lie outside their segments, and refusals of operators.
+/// binding is missing. `Plan` if bindings are outside their segments, and refusals of operators.
 pub fn plan(graph: &Graph, bindings: &Bindings, target: &Target) -> Result<Plan> {
     let mut lowering = Lowering::new(graph, bindings, target)?;
     lowering.nodes(&graph.nodes)?;
@@ -108,7 +108,7 @@ struct Lowering<'a> {
     targets: HashMap<ValueId, Place>,
     /// Values that are not laid out in row-major order.
     layouts: HashMap<ValueId, Layout>,
-    /// Concatenations that lie in memory already.
+    /// Concatenations that are adjacent in memory already.
     adjacent: HashMap<ValueId, Place>,
     /// Values that are computed as parts of others.
     parts: HashMap<ValueId, parts::Part>,
@@ -195,7 +195,7 @@ impl<'a> Lowering<'a> {
     /// The place of a value that is about to be computed.
     fn define(&mut self, v: ValueId) -> Storage {
         if let Some(begun) = &self.storage[v.0 as usize] {
-            // A part of it is there already.
+            // A part of it has been written already.
             return begun.clone();
         }
         if let Some(part) = self.parts.remove(&v) {
@@ -383,8 +383,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// The value in a buffer where its elements lie in order: its own, or a copy made now and kept for later
-    /// users.
+    /// The value in a buffer in which it is contiguous: its own, or a copy made now and kept for later users.
     fn contiguous(&mut self, v: ValueId, node: &Node) -> Result<Storage> {
         let s = self.storage(v)?.clone();
         if s.layout.is_contiguous() {

@@ -1,8 +1,8 @@
 //! Order of a plan's steps on several streams. It tells the steps that are over when another begins, and the
 //! uses of the same bytes that are not ordered.
 //!
-//! Happens-before by vector clocks (Fidge 1988, Mattern 1989). A step begins when the one before it on its stream
-//! is over, and those that its waits name, with all that these came behind.
+//! Happens-before by vector clocks (Fidge 1988, Mattern 1989). A step begins when the one before it on its
+//! stream is over, and those that its waits name, with all that precede these.
 
 use crate::diagnostic::Result;
 use crate::ensure;
@@ -119,8 +119,8 @@ struct Span {
 }
 
 impl Uses {
-    /// Notes a use by a step, later than all before. Returns the last steps of other streams that it conflicts
-    /// with: one of the two writes.
+    /// Notes a use by a step, later than all before. Returns the last steps of other streams that it
+    /// conflicts with: one of the two writes.
     pub(super) fn note(&mut self, touch: &Touch, step: usize, stream: u32) -> Clock {
         let Touch { space, bytes, writes } = touch;
         let mut conflicts = Clock::default();
@@ -173,8 +173,8 @@ impl Span {
     }
 }
 
-/// The waits that order the uses of bytes by steps on streams, with the order that these give. `touches` are those
-/// of each step; `behind` are further steps that come before it.
+/// The waits that order the uses of bytes by steps on streams, with the order that these give. `touches` are
+/// those of each step; `behind` are further steps that come before it.
 pub(super) fn ordered(
     streams: &[u32],
     touches: impl Fn(usize) -> Vec<Touch>,

@@ -24,12 +24,13 @@ pub(super) struct Delivery {
     pub(super) output: usize,
     /// It is part of a bucket ([`PACK`]).
     pub(super) part: bool,
-    /// It is brought to its place as soon as it is there, not at the end: it should not wait for the end of the
-    /// backward pass, nor hold memory until then.
+    /// It is copied to its destination as soon as it is computed, not at the end: it should not wait for the
+    /// end of the backward pass, nor hold memory until then.
     pub(super) early: bool,
 }
 
-/// The deliveries of a graph, in the order of its outputs. Gradients in segments that hold no input are early.
+/// The deliveries of a graph, in the order of its outputs. Gradients in segments that hold no input are
+/// early.
 pub(super) fn deliveries(graph: &Graph, bindings: &Bindings) -> Result<Vec<Delivery>> {
     let read: HashSet<SegmentId> = bindings.inputs.iter().flatten().map(|place| place.segment).collect();
     let mut out = Vec::new();
@@ -57,8 +58,8 @@ pub(super) fn deliveries(graph: &Graph, bindings: &Bindings) -> Result<Vec<Deliv
     Ok(out)
 }
 
-/// The node that packs an output, if that is a bucket, whose memory is clear between the parts. Between the two
-/// may be the bucket's sum over the ranks.
+/// The node that packs an output, if that is a bucket, whose memory is clear between the parts. Between the
+/// two may be the bucket's sum over the ranks.
 fn bucket<'g>(graph: &'g Graph, bindings: &Bindings, output: usize) -> Option<&'g Node> {
     let place = bindings.outputs[output].filter(|place| bindings.buckets.contains(&place.segment))?;
     let (node, _) = graph.producer(packed(graph, graph.outputs[output].value))?;
@@ -81,7 +82,8 @@ impl Lowering<'_> {
         own == Some(place) && s.layout.is_contiguous()
     }
 
-    /// Brings to its place a delivery that is not there yet. `node`: the node that the copy belongs to.
+    /// Copies an output that has not been delivered yet to its destination. `node`: the node that the copy
+    /// belongs to.
     fn bring(&mut self, delivery: usize, node: &Node) -> Result<()> {
         let (v, place) = (self.deliveries[delivery].value, self.deliveries[delivery].place);
         let from = self.storage(v)?.clone();
@@ -133,8 +135,8 @@ impl Lowering<'_> {
         self.bindings.outputs[own.output]
     }
 
-    /// Brings the outputs that are asked for, by number, to their places. Returns places and bytes of those that
-    /// steps have written.
+    /// Brings the outputs that are requested, by number, to their destinations. Returns places and bytes of
+    /// those that steps have written.
     pub(super) fn deliver(
         &mut self,
         asked: &dyn Fn(usize) -> bool,
@@ -188,8 +190,8 @@ impl Lowering<'_> {
     }
 }
 
-/// Places with their bytes, in the order of memory. With each, the furthest end of all up to it in its segment, so
-/// that those which overlap a place are found without looking at the others.
+/// Places with their bytes, in the order of memory. With each, the furthest end of all up to it in its
+/// segment, so that those which overlap a place are found without looking at the others.
 struct Spans(Vec<(Place, usize, usize)>);
 
 impl Spans {
@@ -240,7 +242,7 @@ pub(super) fn check_place(bindings: &Bindings, place: Place, ty: &TensorType) ->
 
 /// Values that may be computed straight into their output's place.
 ///
-/// Safe if nothing that lies there is read afterwards. Either no input overlaps the place, or the last node
+/// Safe if none of the old content is read afterwards. Either no input overlaps the place, or the last node
 /// that reads such an input (through any view) comes before. It may also be this very node, if that works
 /// element by element.
 pub(super) fn targets(
@@ -262,7 +264,7 @@ pub(super) fn targets(
     }
     let mut outputs_of = vec![0u32; graph.values.len()];
     deliveries.iter().for_each(|d| outputs_of[root[d.value.0 as usize] as usize] += 1);
-    // Inputs by where they lie, to find those that overlap a place.
+    // Inputs by their addresses, to find those that overlap a place.
     let mut bound: Vec<(Place, usize, ValueId)> = Vec::new();
     for (input, place) in graph.inputs.iter().zip(&bindings.inputs) {
         if let Some(p) = place {

@@ -27,8 +27,8 @@ pub(super) struct Part {
 
 /// The values that may be computed as parts of others. `bound` tells which have a place given by the caller.
 ///
-/// Such a place may hold what is read before the whole is made, so that a whole with a place of its own has no
-/// parts. Nor are parts written before a box that overlaps them.
+/// Such a place may hold what is read before the whole is made, so that a whole with a place of its own has
+/// no parts. Nor are parts written before a box that overlaps them.
 pub(super) fn parts(
     graph: &Graph,
     target: &Target,

@@ -7,8 +7,8 @@ use crate::ensure;
 use crate::plan::{ARENA, Place, SegmentId, TensorView, Wait};
 use std::collections::HashMap;
 
-/// Waits between the steps, and for each step the last that may run at the same time. A step that completes one
-/// of the segments `buckets` comes behind every other that writes there.
+/// Waits between the steps, and for each step the last that may run at the same time. A step that completes
+/// one of the segments `buckets` is ordered after every other that writes there.
 ///
 /// # Errors
 /// `Plan` for a stream beyond [`STREAMS`].
@@ -24,7 +24,7 @@ pub(super) fn waits(
     }
     let beyond = streams.iter().find(|s| **s as usize >= STREAMS);
     ensure!(beyond.is_none(), Plan, "stream {beyond:?} of {STREAMS} that a plan may have");
-    // Buffers of the arena are apart until they have places; those of the caller are where he put them.
+    // Buffers of the arena are distinct until they have offsets; those of the caller have fixed ones.
     let touch = |s: &Storage, writes: bool| {
         let root = roots[s.buffer];
         let (space, place) = match buffers[root].place {

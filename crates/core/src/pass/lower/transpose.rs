@@ -1,13 +1,13 @@
-//! Operands of a row program that are better copied before. Devices are fastest along columns that lie next
-//! to each other. An operand's neighbours in memory may be neighbouring rows instead, as in a norm over
-//! channels that lie apart. One transposition then costs less than to reduce rows read so, or to compute
-//! functions of them. Little arithmetic does not pay for it.
+//! Operands of a row program that are better copied before. Devices are fastest along contiguous columns. An
+//! operand's neighbours in memory may be neighbouring rows instead, as in a norm over strided channels. One
+//! transposition then costs less than to reduce rows read so, or to compute functions of them. Little
+//! arithmetic does not pay for it.
 
 use crate::row::{Access, Instr, Operand, RowProgram};
 use crate::shape::Layout;
 use crate::target::TransposeCosts;
 
-/// Elements that lie next to each other in memory.
+/// Elements that are contiguous in memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Lies {
     Columns,
@@ -24,7 +24,7 @@ fn lies(p: &RowProgram, access: &Access, layout: &Layout) -> Lies {
     let repeated = layout.shape.iter().zip(&layout.strides).any(|(&n, &stride)| n > 1 && stride == 0);
     let mut along = (0..rows).filter(moving).peekable();
     match (rows..all).rev().find(moving) {
-        // One column or row, the same for all others, is held in the cache however it lies.
+        // One column or row, the same for all others, is held in the cache in any layout.
         None => Lies::Neither,
         Some(_) if repeated || along.peek().is_none() => Lies::Neither,
         Some(d) if step(d).abs() == 1 => Lies::Columns,
@@ -33,7 +33,7 @@ fn lies(p: &RowProgram, access: &Access, layout: &Layout) -> Lies {
     }
 }
 
-/// The reads whose rows lie next to each other, where the columns of other operands do.
+/// The reads whose rows are contiguous, where the columns of other operands are.
 pub(super) fn turned(
     p: &RowProgram,
     costs: &TransposeCosts,

@@ -19,7 +19,7 @@ pub(super) struct Range {
 pub const BUFFER_LIMIT: i64 = 1 << 30;
 
 impl Range {
-    /// All numbers of 32 bits.
+    /// All 32-bit integers.
     pub const WORD: Range = Range { low: i32::MIN as i128, high: i32::MAX as i128 };
     /// All of 64.
     pub const ALL: Range = Range { low: i64::MIN as i128, high: i64::MAX as i128 };

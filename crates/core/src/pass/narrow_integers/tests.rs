@@ -47,7 +47,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     /// A program that is narrowed computes the same and passes as one of 32 bits, whatever the ranges of its
-    /// operands. Its result lies in the range found.
+    /// operands. Its result is in the range found.
     #[test]
     fn what_is_narrowed_computes_the_same(
         e in expression(), x in -70_000..70_000i64, y in prop_oneof![-9..9i64, any::<i32>().prop_map(i64::from)],

@@ -92,7 +92,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Inserts the casts that `p` asks for. f64 is left alone, as by autocast. Each value is cast once, however
+/// Inserts the casts that `p` requests. f64 is left alone, as by autocast. Each value is cast once, however
 /// often it is used.
 ///
 /// With lists (O1): as `torch.autocast`, by the policy's class of each operator. Where PyTorch would refuse
@@ -434,8 +434,8 @@ impl Casts {
         is_constant_input(b, v).unwrap_or_else(|| self.native.contains(&v))
     }
 
-    /// True for what is computed of buffers, constants and integers alone, in whatever dtype the model asks
-    /// for.
+    /// True for what is computed of buffers, constants and integers alone, in whatever dtype the model
+    /// requests.
     fn is_stated(&self, b: &Builder, v: ValueId) -> bool {
         is_constant_input(b, v).unwrap_or_else(|| self.stated.contains(&v))
     }
@@ -495,7 +495,7 @@ fn names_f32(graph: &Graph, node: &Node) -> bool {
         && graph.origin(node).named_dtype() == NamedDType::F32
 }
 
-/// The float dtype that a conversion spelled out in the model asks for.
+/// The float dtype that a conversion spelled out in the model requests.
 fn converts(node: &Node) -> Option<DType> {
     match node.attrs.get("dtype") {
         Some(Attr::DType(d)) if *node.op == TO && d.is_float() => Some(*d),

@@ -55,7 +55,8 @@ impl FromStr for Level {
 pub struct PrecisionSettings {
     /// The level.
     pub level: Level,
-    /// The low precision, f16 or bf16. Default: the first that the target multiplies ([`Target::low_dtypes`]).
+    /// The low precision, f16 or bf16. Default: the first that the target multiplies
+    /// ([`Target::low_dtypes`]).
     pub dtype: Option<DType>,
     /// The lists of O1. Default: apex's.
     pub policy: Option<Policy>,
@@ -100,7 +101,8 @@ impl PrecisionSettings {
     /// The properties of the level on a target, with what is overridden.
     ///
     /// # Errors
-    /// `Attribute` for combinations that have no meaning, and for a low precision whose products the target lacks.
+    /// `Attribute` for combinations that have no meaning, and for a low precision whose products the target
+    /// lacks.
     pub fn properties(&self, target: &Target) -> Result<Properties> {
         let refuse = |m: String| Err(Error::new(Code::Attribute, m));
         let level = self.level;

@@ -1,5 +1,5 @@
-//! Lists of the dtype in which each operator computes: apex's, as each operator states it, and those of PyTorch's
-//! autocast.
+//! Lists of the dtype in which each operator computes: apex's, as each operator states it, and those of
+//! PyTorch's autocast.
 
 use super::sensitivity::rounds;
 use crate::graph::{Graph, Node};
@@ -92,8 +92,9 @@ struct Lists {
 
 /// PyTorch 2.13, the kernels registered for the dispatch key `AutocastCPU`
 /// (`aten/src/ATen/autocast_mode.cpp`), as far as Headwater has the operators. `convolution` is what `conv1d`
-/// to `conv3d` are in an export of core ATen, and `_fft_c2c` and its like what the listed `fft_fft` and others are here. `lstm_layer` is where PyTorch calls the listed
-/// `mkldnn_rnn_layer`; a simple unit's state is that of the listed `linear`, and a gated one's is f32.
+/// to `conv3d` are in an export of core ATen, and `_fft_c2c` and its like what the listed `fft_fft` and
+/// others are here. `lstm_layer` is where PyTorch calls the listed `mkldnn_rnn_layer`; a simple unit's state
+/// is that of the listed `linear`, and a gated one's is f32.
 static CPU: Lists = Lists {
     low: &[
         "_addmm_activation",

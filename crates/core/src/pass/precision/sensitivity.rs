@@ -1,7 +1,7 @@
 //! Sensitivity of a training step to low precision, node by node, measured in f64 in one run. Beside each
-//! node stands a twin that reads its operands rounded to low precision and rounds its results. Outputs are
-//! the distance by which the twin is off, and the change of the loss to first order. The latter is through
-//! the gradient at the node's result. The choice of a precision for each node is made from these numbers.
+//! node is a twin that reads its operands rounded to low precision and rounds its results. Outputs are the
+//! distance by which the twin is off, and the change of the loss to first order. The latter is through the
+//! gradient at the node's result. The choice of a precision for each node is made from these numbers.
 
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
@@ -23,8 +23,8 @@ pub struct Sensitivity {
     pub probes: Vec<SensitivityProbe>,
 }
 
-/// A measured node and the outputs (f64 scalars) that hold its numbers. Several float results are measured
-/// together.
+/// A measured node and the outputs (f64 scalars) that hold its numbers. Several float results share one
+/// measurement.
 #[derive(Clone, Debug)]
 pub struct SensitivityProbe {
     /// Index among the nodes of the graph as it was given.

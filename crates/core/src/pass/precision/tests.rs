@@ -43,12 +43,12 @@ fn apex_lists_are_apexs() {
         .collect();
     assert!(wrong.is_empty(), "not as listed: {wrong:?}");
     assert!(matches!(found["binary_cross_entropy"], Some(Precision::Refused(_))));
-    // Ours beside apex's. Low: `einsum` and `_grouped_mm` are matrix products, and so are `bilinear` and the layers
-    // of recurrent networks, which apex casts too, and `dot` and `vdot`, where apex takes the widest.
-    // Full: Fourier transforms, distances, decompositions of matrices, norms, integrals, quantiles, losses and
-    // places of pixels; other names and backward calls of what apex lists, functions as steep as those,
-    // interpolation, sums of exponentials, and norms that apex has no function of. Widest: operators that write
-    // one tensor into another, and products and lengths of elements.
+    // Ours beside apex's. Low: `einsum` and `_grouped_mm` are matrix products, and so are `bilinear` and the
+    // layers of recurrent networks, which apex casts too, and `dot` and `vdot`, where apex takes the widest.
+    // Full: Fourier transforms, distances, decompositions of matrices, norms, integrals, quantiles, losses
+    // and places of pixels; other names and backward calls of what apex lists, functions as steep as those,
+    // interpolation, sums of exponentials, and norms that apex has no function of. Widest: operators that
+    // write one tensor into another, and products and lengths of elements.
     let beside = [
         (
             Precision::Low,

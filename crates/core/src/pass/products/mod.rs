@@ -1,11 +1,11 @@
 //! Products that share their left operand, as one product: queries, keys and values, or gate and up.
 //!
 //! `linear(x, w₁, b₁)` and `linear(x, w₂, b₂)` are the parts of `linear(x, cat(w₁, w₂), cat(b₁, b₂))`. The
-//! weights are parameters that whoever places them makes adjacent in their bucket, so that the concatenation
-//! is a view (`lower::adjacent`). The rest follows from the derivatives of `linear`, `split` and `cat`: the
-//! weight gradient is one product, whose parts are adjacent in the bucket of gradients, and the bias gradient
-//! one sum. The gradient of `x` is one product over all results, where it was a sum of products. Results that
-//! go through the same operators become one tensor for these (`siblings`).
+//! weights are parameters that the component that lays them out makes adjacent in their bucket, so that the
+//! concatenation is a view (`lower::adjacent`). The rest follows from the derivatives of `linear`, `split`
+//! and `cat`: the weight gradient is one product, whose parts are adjacent in the bucket of gradients, and
+//! the bias gradient one sum. The gradient of `x` is one product over all results, where it was a sum of
+//! products. Results that go through the same operators become one tensor for these (`siblings`).
 //!
 //! *Sums reordered*: the gradient of `x` is not rounded between its products any more. Results of the
 //! products and gradients of weights are the same sums; a device that takes narrow products by another method
@@ -29,7 +29,7 @@ pub type Parameter<'a> = (&'a str, &'a TensorType);
 /// True if the second of two parameters directly follows the first in memory, or is going to.
 pub type Adjacent<'a> = &'a dyn Fn(Parameter, Parameter) -> bool;
 
-/// Any may: whoever places them heeds [`Joined::adjacent`].
+/// Any may: the layout of parameters heeds [`Joined::adjacent`].
 pub fn anywhere(_: Parameter, _: Parameter) -> bool {
     true
 }
@@ -64,7 +64,7 @@ struct Factor {
 }
 
 /// Joins the products of a forward graph whose weights and biases are trained, used once, and `adjacent`.
-/// `kept` are parameters that stay apart, such as those that get no gradient: they would get one of zeros.
+/// `kept` are parameters that stay separate, such as those that get no gradient: they would get one of zeros.
 /// Inputs, outputs and results of nodes keep their values.
 ///
 /// # Errors

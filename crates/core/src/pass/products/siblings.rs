@@ -1,5 +1,5 @@
-//! Neighbouring parts of one product that go through the same operators, computed together: queries and keys
-//! on their way to rotary embeddings. `f(a)` and `f(b)` are the parts of `f(cat(a, b))`, and `a` and `b` are
+//! Neighbouring parts of one product that go through the same operators, computed as one: queries and keys on
+//! their way to rotary embeddings. `f(a)` and `f(b)` are the parts of `f(cat(a, b))`, and `a` and `b` are
 //! parts of one value already. So one program reads both, forward and backward.
 //!
 //! *Exact*: each element is computed by the same operations from the same numbers.
@@ -88,7 +88,7 @@ pub(super) fn join(graph: Graph, splits: &HashSet<ValueId>) -> Result<Graph> {
     Ok(graph)
 }
 
-/// Divides a product's result into pairs that stay together and other parts, then pairs.
+/// Divides a product's result into pairs that stay joined and other parts, then pairs.
 fn divide(
     b: &mut Builder,
     node: &Node,

@@ -75,7 +75,7 @@ fn in_order(s: &Sought, node: &Node) -> Option<ValueId> {
     same.then_some(*x)
 }
 
-/// The value behind nodes that change nothing but shapes. Nobody else may use it on the way.
+/// The value from which nodes start that only change shapes. Nobody else may use it on the way.
 fn inside(s: &Sought, mut v: ValueId) -> Option<ValueId> {
     loop {
         if !s.once(v) {
@@ -101,7 +101,7 @@ fn dropped(s: &Sought, v: ValueId) -> Option<(ValueId, f64)> {
     let Some(node) = s.maker(v, &DROPOUT).or_else(|| s.maker(v, &NATIVE_DROPOUT)) else {
         return Some((v, 0.0));
     };
-    // Whoever uses the mask of what was kept needs the node itself.
+    // Users of the dropout mask need the node itself.
     let kept = node.outputs.get(1).is_none_or(|m| s.uses.get(m.0 as usize) == Some(&0));
     let x = inside(s, Sought::single(node)?)?;
     kept.then_some((x, rate(s, node)?))

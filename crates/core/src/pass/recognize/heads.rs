@@ -63,7 +63,7 @@ fn is_repetition(s: &Sought, base: ValueId, v: ValueId, views: &[(&Node, usize)]
             && l.shape[..] == *shape
             && shape.iter().zip(&l.strides).zip(strides).all(|((n, a), b)| *n == 1 || a == b)
     };
-    // Before the heads are put together elements have a place in `base`, afterwards in the copy.
+    // Before the heads are merged elements have a place in `base`, afterwards in the copy.
     let (mut layout, mut copied) = (Layout::contiguous(from), false);
     for &(node, at) in views.iter().rev() {
         let Body::View(view) = node.op.body else { return false };

@@ -2,8 +2,8 @@
 //! single operator is at least as accurate, keeps less for the backward pass, and runs faster. Comes before
 //! differentiation, so that gradients are those of the operator.
 //!
-//! A recogniser looks at one node and those before it, and names the one node that may stand in its place.
-//! Nodes that are left unused are removed. Nothing else changes: values used elsewhere stay.
+//! A recogniser looks at one node and those before it, and names the one node that may replace it. Nodes that
+//! are left unused are removed. Nothing else changes: values used elsewhere stay.
 
 mod attention;
 mod heads;
@@ -68,7 +68,7 @@ pub fn recognize(graph: Graph) -> Result<Recognized> {
 }
 
 /// As [`recognize`], of a graph that precision is still to be chosen for. Conversions of f32 to f32 stay
-/// where nothing was recognised. An attention whose products the model asks for in f32 is left as it is
+/// where nothing was recognised. An attention whose products the model requests in f32 is left as it is
 /// spelled.
 pub(crate) fn recognize_spelled(graph: Graph) -> Result<Recognized> {
     let spelled = apply(graph, &[norm::rms_norm, attention::spelled, padding::padded, pooling::whole])?;
@@ -85,7 +85,7 @@ pub fn share_heads(graph: Graph) -> Result<Graph> {
     Ok(apply(graph, &[heads::shared])?.graph)
 }
 
-/// The graph with every operand read before the conversions that change nothing, which stay behind unused.
+/// The graph with every operand read before the conversions that change nothing, which remain unused.
 fn through_conversions(mut graph: Graph) -> Graph {
     let mut source: Vec<ValueId> = (0..graph.values.len() as u32).map(ValueId).collect();
     for n in 0..graph.nodes.len() {
@@ -120,7 +120,7 @@ fn multiplies_in_f32(graph: &Graph, end: &Node, r: &Replacement) -> bool {
 
 fn apply(mut graph: Graph, rules: &[Rule]) -> Result<Recognized> {
     let mut found = Vec::new();
-    // Node by node the same, but for what the operands are; spellings are sought in it.
+    // Node by node the same, but for what the operands are; spellings are matched in it.
     let mut bare = through_conversions(graph.clone());
     let mut uses = vec![0; bare.values.len()];
     let counted = bare.nodes.iter().filter(|n| !is_idle(&bare, n));
@@ -155,7 +155,7 @@ fn apply(mut graph: Graph, rules: &[Rule]) -> Result<Recognized> {
     Ok(Recognized { graph: remove_dead(graph).0, found })
 }
 
-/// A graph in which something is sought, backwards from a node.
+/// A graph in which a pattern is matched, backwards from a node.
 struct Sought<'a> {
     graph: &'a Graph,
     /// The number of times that the model uses each value.

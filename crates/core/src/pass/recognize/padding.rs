@@ -1,5 +1,5 @@
 //! A convolution of an image with zeros around it: the convolution pads itself. Some models add the zeros by
-//! an operator of their own (`constant_pad_nd`, `pad`), because they want more on one side than on the other.
+//! an operator of their own (`constant_pad_nd`, `pad`), because they pad more on one side than on the other.
 
 use super::{Exactness, Replacement, Sought};
 use crate::attr::Attr;

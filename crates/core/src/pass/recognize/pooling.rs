@@ -13,7 +13,7 @@ pub(super) fn whole(s: &Sought, node: &Node) -> Option<Replacement> {
         return None;
     }
     let cx = s.graph.cx(node);
-    // The mean of nothing would be no number.
+    // The mean of zero elements would be NaN.
     let one = cx.ints("output_size").ok()?.iter().all(|&n| n == 1) && cx.shape(0).ok()?.numel() > 0;
     let attrs = Attrs::new().with("dim", [-2i64, -1]).with("keepdim", true);
     let inputs = node.inputs.clone();

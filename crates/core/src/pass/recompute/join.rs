@@ -13,7 +13,7 @@ use crate::row::Instr;
 use crate::target::{RowProgramLimits, Target};
 use std::collections::{HashMap, HashSet};
 
-/// Nodes that such a program is looked for in, and most that wait for it: what these read is kept as long.
+/// Search window in nodes, and nodes that may be delayed; delaying extends live ranges.
 const WINDOW: usize = 24;
 const WAITING: usize = 8;
 

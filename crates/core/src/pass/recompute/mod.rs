@@ -1,7 +1,7 @@
 //! Recomputation of cheap activations: the backward pass computes values of the forward pass again, instead
 //! of keeping them.
 //!
-//! Candidates are results of row programs, out of values that are there in the backward pass in any case:
+//! Candidates are results of row programs, from values that are live in the backward pass in any case:
 //! parameters, inputs, and what is kept. The same in small as PyTorch's min-cut partitioner. A recomputation
 //! never sums: where a program has stored its sums (the mean of a norm), these are kept and read. So it is
 //! one pass over its operands. It becomes part of a pointwise program that uses it, or comes beside one that
@@ -48,9 +48,9 @@ struct Choice<'a> {
     target: &'a Target,
     /// The value whose elements a value shows: itself, if it is no view.
     root: Vec<ValueId>,
-    /// Roots that are there in the backward pass: inputs, and what is kept for it.
+    /// Roots that are live in the backward pass: inputs, and what is kept for it.
     kept: Vec<bool>,
-    /// Roots that are made again.
+    /// Roots that are recomputed.
     dropped: HashSet<ValueId>,
     /// The programs that recompute them, and what comes on the way.
     again: HashMap<ValueId, Group>,
@@ -80,7 +80,7 @@ impl<'a> Choice<'a> {
                 node.operands().for_each(|v| kept[root[v.0 as usize].0 as usize] = true);
             }
         }
-        // A result of the graph is there anyway, and what another is made from must stay.
+        // A result of the graph is live anyway, and the source of another must stay.
         let mut fixed = vec![false; root.len()];
         graph.outputs.iter().for_each(|o| fixed[root[o.value.0 as usize].0 as usize] = true);
         let forward = || graph.nodes.iter().filter(|n| n.phase == Phase::Forward);
@@ -142,7 +142,7 @@ impl<'a> Choice<'a> {
         Ok(true)
     }
 
-    /// The part of `v`'s node that makes nothing but `v`, without sums; `None` if there is none.
+    /// The part of `v`'s node that computes only `v`, without sums; `None` if there is none.
     fn alone(&self, graph: &Graph, v: ValueId) -> Result<Option<Group>> {
         let Some((node, result)) = graph.producer(v) else { return Ok(None) };
         let Some(whole) = Group::of(graph, node)? else { return Ok(None) };
@@ -150,7 +150,7 @@ impl<'a> Choice<'a> {
         Ok(part(&whole, &[result], &kept, false).filter(|g| !reduces(&g.program)))
     }
 
-    /// True if a value is not there in the backward pass unless it is made again.
+    /// True if the backward pass must recompute the value.
     fn is_missing(&self, v: ValueId) -> bool {
         self.again.contains_key(&v) && !self.kept[v.0 as usize]
     }
@@ -177,7 +177,7 @@ impl<'a> Choice<'a> {
 struct Writer<'a> {
     old: Vec<Node>,
     choice: Choice<'a>,
-    /// The value that stands in the backward pass for one that is not kept.
+    /// The value that replaces, in the backward pass, one that is not kept.
     made: HashMap<ValueId, ValueId>,
 }
 
@@ -205,7 +205,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The value itself, or what stands for it in the backward pass, made now if it is not there yet.
+    /// The value itself, or its recomputation in the backward pass, added now if it does not exist yet.
     fn again(&mut self, graph: &mut Graph, v: ValueId) -> Result<ValueId> {
         if !self.choice.is_missing(self.choice.root[v.0 as usize]) {
             return Ok(v);

@@ -1,8 +1,8 @@
 //! The choice of results to compute a second time: greedy, on a timeline of the bytes in use.
 //!
 //! Time is the order of the graph's nodes. A result that is recomputed is made once more right before the
-//! first node of the backward pass that needs it. So is what it is made from, up to what is kept. What had
-//! been given up of that is kept after all where that is better. The limit falls in small steps from the peak
+//! first node of the backward pass that needs it. So is what it is made from, up to what is kept. What was to
+//! be recomputed of that is kept after all where that is better. The limit falls in small steps from the peak
 //! to what is asked. At each step the candidates are taken first that save most bytes and moments above it,
 //! for each second that they cost.
 
@@ -153,7 +153,7 @@ impl Choice {
             read.iter().for_each(|v| readers[v.0 as usize].push(u));
             reads.push(read);
         }
-        // Outputs of the graph lie outside of the arena, and are there in any case.
+        // Outputs of the graph are outside of the arena, and are live in any case.
         for o in &graph.outputs {
             if let Some(h) = held.get_mut(&root[o.value.0 as usize]) {
                 (h.bytes, h.free) = (0, false);
@@ -274,7 +274,7 @@ impl Choice {
         self.moved = false;
         while self.time.peak() > limit {
             let step = limit.max((self.time.peak() as f64 * STEP) as i64);
-            // A result that one round gives up after all, the next may choose again.
+            // A result that one round drops from the choice may be chosen again by the next.
             while self.time.peak() > step {
                 if !self.lower(step) {
                     return false;
@@ -292,7 +292,7 @@ impl Choice {
             over.push(over[over.len() - 1] + u32::from(x > limit));
         }
         let free = |v: &ValueId| self.held[v].free && self.held[v].kept;
-        // Alone, also what has been given up: to keep it after all may shorten a chain.
+        // Alone, also what is being recomputed: to keep it after all may shorten a chain.
         let single = self.single.iter().filter(|v| self.held[v].free);
         let mut sets: Vec<Vec<ValueId>> = single.map(|&v| vec![v]).collect();
         for members in self.modules.values() {
@@ -367,8 +367,8 @@ impl Choice {
     }
 
     /// Consequences of recomputing these results, or of keeping what was recomputed so far; `None` if that
-    /// concerns too much. With `keep`, what had been given up and would have to be made earlier is kept after
-    /// all.
+    /// concerns too much. With `keep`, what was to be recomputed and would have to be made earlier is kept
+    /// after all.
     fn trial(&self, members: &[ValueId], keep: bool) -> Option<Trial> {
         let mut t = Trial::default();
         let mut queue: BinaryHeap<usize> = BinaryHeap::new();

@@ -25,7 +25,7 @@ use choice::Choice;
 /// A plan that has been made to fit, and what that costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rematerialized {
-    /// Bytes of memory asked for: all segments and the arena.
+    /// Bytes of memory requested: all segments and the arena.
     pub budget: usize,
     /// Bytes planned without.
     pub before: usize,

@@ -16,7 +16,7 @@ impl Timeline {
     /// A timeline of these values.
     pub fn new(values: &[i64]) -> Timeline {
         let width = values.len().next_power_of_two().max(1);
-        // Leaves behind the last moment never are the largest.
+        // Leaves after the last moment never are the largest.
         let mut most = vec![i64::MIN / 2; 2 * width];
         most[width..width + values.len()].copy_from_slice(values);
         for i in (1..width).rev() {
@@ -30,7 +30,7 @@ impl Timeline {
         let (mut l, mut r) = (from + self.width, to + self.width);
         let ends = [l, r];
         loop {
-            // Each level has at most one tree node at either end that lies wholly inside.
+            // Each level has at most one tree node at either end that is wholly inside.
             if l == r {
                 self.all_below(l, amount);
                 break;

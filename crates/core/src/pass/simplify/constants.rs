@@ -26,7 +26,7 @@ const KNOWN: usize = 1 << 20;
 /// The reference interpreter is slow: nodes of more operations are left to the device.
 const MAX_FLOPS: f64 = 1e6;
 
-/// Elements that all foldings of a graph together may read and write.
+/// Elements that all foldings of a graph may in total read and write.
 const BUDGET: usize = 1 << 24;
 
 /// Knowledge of values.

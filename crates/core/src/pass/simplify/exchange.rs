@@ -1,5 +1,5 @@
-//! Products whose result is wanted with its last dimensions exchanged: operands are exchanged instead. Models
-//! store matrices transposed, those of experts and GPT-2's, and so their gradients are wanted.
+//! Products whose result is read with its last dimensions exchanged: operands are exchanged instead. Models
+//! store matrices transposed, those of experts and GPT-2's, and so their gradients are read.
 
 use super::Merged;
 use crate::attr::Attrs;

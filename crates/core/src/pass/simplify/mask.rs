@@ -46,8 +46,8 @@ pub(super) fn drop_known(graph: &Graph, constants: &Constants, made: &Merged, no
     true
 }
 
-/// True if a mask too large to be known is a comparison of known positions that lets each query see the keys up to
-/// its own. Positions of keys ascend, so two comparisons for each query decide.
+/// True if a mask too large to be known is a comparison of known positions that lets each query see the keys
+/// up to its own. Positions of keys ascend, so two comparisons for each query decide.
 fn compares(
     graph: &Graph,
     constants: &Constants,

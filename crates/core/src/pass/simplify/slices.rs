@@ -1,4 +1,4 @@
-//! Sums of slices that do not overlap, each standing in a tensor of zeros. They are gradients of a value that
+//! Sums of slices that do not overlap, each embedded in a tensor of zeros. They are gradients of a value that
 //! is read slice by slice, as by the steps of a scan. Such a sum takes a pass over the whole tensor for each
 //! slice. Here it becomes one concatenation, with zeros where there is no slice.
 //!
@@ -26,7 +26,8 @@ struct Slice {
 /// A term of a sum.
 enum Term {
     Value(ValueId),
-    /// Slices of one dimension that do not overlap, by their start, and one of the tensors they stand in.
+    /// Slices of one dimension that do not overlap, by their start, and one of the tensors that they are
+    /// embedded in.
     Slices(BTreeMap<usize, Slice>, ValueId),
 }
 
@@ -130,8 +131,8 @@ impl<'a> Search<'a> {
         (plain && alpha == 1.0).then_some((x, y))
     }
 
-    /// The terms of sums that have slices to be joined, by the sum's value. Sums are chains that begin on their
-    /// left, as gradients are added; who reads a part of one ends it.
+    /// The terms of sums that have slices to be joined, by the sum's value. Sums are chains that begin on
+    /// their left, as gradients are added; who reads a part of one ends it.
     fn sums(&self) -> HashMap<ValueId, Vec<Term>> {
         let mut part = vec![false; self.graph.values.len()];
         let all: Vec<ValueId> = self.graph.nodes.iter().flat_map(|n| n.outputs.first().copied()).collect();
