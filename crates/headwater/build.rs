@@ -22,7 +22,8 @@ fn main() {
     if !repository {
         return;
     }
-    // `HEAD` changes with the branch, its log with every commit. Cargo would build anew each time for a file that is absent.
+    // `HEAD` changes with the branch, its log with every commit. Cargo would build anew each time for a file
+    // that is absent.
     for name in ["HEAD", "logs/HEAD"] {
         match git(&["rev-parse", "--git-path", name]) {
             Some(path) if Path::new(&path).exists() => println!("cargo::rerun-if-changed={path}"),

@@ -1,5 +1,5 @@
-//! Adaptive precision: measures the effect of low precision on every node, on real batches. It chooses the nodes that
-//! run low so that loss and gradients stay within a budget, at the best predicted speed.
+//! Adaptive precision: measures the effect of low precision on every node, on real batches. It chooses the
+//! nodes that run low so that loss and gradients stay within a budget, at the best predicted speed.
 //!
 //! The measurement orders the nodes: by the error each adds alone (in its result, and in the loss to first
 //! order) over the time it saves. How many of them may run low is then found by bisection, each candidate set
@@ -29,7 +29,8 @@ use std::sync::Arc;
 pub struct AutoRequest {
     /// The low precision, f16 or bf16.
     pub low: DType,
-    /// Largest relative error of the loss, and of all gradients together (Euclidean norm), against float64.
+    /// Largest relative error of the loss, and of the vector of all gradients (Euclidean norm), against
+    /// float64.
     pub budget: f64,
     /// Batches to measure on.
     pub batches: usize,
@@ -161,8 +162,8 @@ impl Chosen {
     }
 }
 
-/// Reads the first batches of the training data, in the order of the run, and binds the model to them. Samples keep their
-/// padding.
+/// Reads the first batches of the training data, in the order of the run, and binds the model to them.
+/// Samples keep their padding.
 ///
 /// # Errors
 /// Refusals of the data.
@@ -321,7 +322,7 @@ fn measure(
     Ok((choices, truth))
 }
 
-/// Scale of the loss where gradients are in f16: small ones must not vanish for want of a scale.
+/// Scale of the loss where gradients are in f16: without it small ones would underflow.
 const F16_SCALE: f64 = 1024.0;
 
 /// Runs the batches with some nodes low and compares with the truth.

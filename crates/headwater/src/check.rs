@@ -106,11 +106,11 @@ pub struct CheckReport {
     pub missing: Vec<String>,
     /// Recorded nodes that have no counterpart in the imported graph.
     pub unmatched: Vec<String>,
-    /// Recorded nodes whose elements stand in another order, because they follow the order in which a sort
-    /// that is not stable leaves equal keys: PyTorch does not specify it. What is computed from them is
-    /// compared.
+    /// Recorded nodes whose elements are in another order, because they follow the order in which a sort that
+    /// is not stable leaves equal keys: PyTorch does not specify it. What is computed from them is compared.
     pub reordered: Vec<String>,
-    /// Operators whose result or gradient PyTorch is known to get wrong, or may, with the place and what it does.
+    /// Operators whose result or gradient PyTorch is known to get wrong, or may, with the place and what it
+    /// does.
     pub departures: Vec<String>,
     /// Nodes that order equal keys, where a value differs that depends on the order: operator and place.
     pub ties: Vec<String>,
@@ -357,8 +357,8 @@ impl Measured {
             let want = truth[&v.kind][v.name.as_str()];
             let c = v.judge(want, ordinary[&v.kind], &self.precision, target)?;
             tied |= !c.passed() && v.tied;
-            // Keys that are exchanged move elements by more than rounding does, by as much as a bound that says
-            // nothing allows.
+            // Keys that are exchanged move elements by more than rounding does, by as much as a bound that
+            // says nothing allows.
             let bound = v.bound.elements.iter().fold(0.0f64, |a, b| a.max(*b));
             let bound = bound.min(c.norm / (v.got.len().max(1) as f64).sqrt() / self.precision.proved());
             if v.kind == Kind::Node

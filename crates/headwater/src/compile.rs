@@ -103,8 +103,8 @@ pub fn compile(
     Ok(Compilation { stages, buckets: compiled.plan.as_ref().map_or(vec![], buckets) })
 }
 
-/// Places of inputs and outputs: gradients in buckets, all else in segments of their own. Where there is a memory
-/// budget, AdamW's state counts in it; no graph has that as an input here.
+/// Places of inputs and outputs: gradients in buckets, all else in segments of their own. Where there is a
+/// memory budget, AdamW's state counts in it; no graph has that as an input here.
 pub(crate) fn bindings(compiled: &CompiledGraph, options: &Options, size: BucketSize) -> Bindings {
     let dense = compiled.gradients.iter().filter(|g| g.rows.is_none());
     let parameters = dense.map(|g| (g.parameter.as_str(), &g.ty, 0));

@@ -1,5 +1,5 @@
-//! The registry of devices, by name. Everything else knows a device by its trait; the benchmarks of the CPU's
-//! own kernels alone ask for the CPU.
+//! The registry of devices, by name. Everything else knows a device by its trait; only the benchmarks of the
+//! CPU's own kernels open the CPU directly.
 
 use crate::core::device::Device;
 use crate::core::ranks::Transport;
@@ -31,7 +31,7 @@ impl From<usize> for DeviceOptions {
 pub struct DeviceKind {
     /// Name, e.g. `cpu`.
     pub name: &'static str,
-    /// Qualifiers that may stand behind the name and a colon; empty if none may.
+    /// Qualifiers that may follow the name and a colon; empty if none may.
     pub qualifier: &'static str,
     /// A description in a line.
     pub about: &'static str,
@@ -166,7 +166,8 @@ pub fn prover(device: &dyn Device) -> Option<Cpu> {
     (device.name() != "cpu").then(Cpu::default)
 }
 
-/// A precision in words, with the place where it is computed if that is not the device: f64 is, by [`prover`].
+/// A precision in words, with the place where it is computed if that is not the device: f64 is, by
+/// [`prover`].
 pub fn proved(precision: &str, device: &dyn Device) -> String {
     match precision == "f64" && device.name() != "cpu" {
         true => format!("{precision} (on the host's CPU)"),

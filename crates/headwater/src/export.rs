@@ -52,7 +52,8 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // Renamed it is gone; otherwise it is half of a file. Nothing more can be done if it stays.
+        // After a rename it no longer exists; otherwise it is half of a file. Nothing more can be done if it
+        // stays.
         let _ = std::fs::remove_file(&self.temporary);
     }
 }
@@ -93,7 +94,7 @@ pub fn safetensors(weights: &WeightFiles, strip: &str, out: &Path, overwrite: bo
     }
     ensure!(stripped > 0, "no tensor of {} has the prefix {strip}", weights.path.display());
     let names = tensors.keys().cloned().collect();
-    // Hugging Face's loaders ask for this entry.
+    // Hugging Face's loaders require this entry.
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
     let failed = || format!("cannot write {}", out.display());
     // The library's file is for its owner alone; this one is as readable as any that is written.
@@ -115,7 +116,7 @@ pub fn archive(model: &Model, weights: &WeightFiles, out: &Path, overwrite: bool
     let overlay = Overlay::new(&bound, weights, &InitConfig::default())?;
     let mapping = overlay.mapping.clone();
     ensure!(mapping.missing.is_empty(), "{}", mapping.lines().join("; "));
-    // Which tensors lie in which entry: tied and strided ones share a storage.
+    // The tensors of each entry: tied and strided ones share a storage.
     let mut entries: HashMap<String, Vec<String>> = HashMap::new();
     for input in &bound.graph.inputs {
         if let Ok(stored) = model.program.stored(&input.name) {

@@ -1,5 +1,5 @@
-//! Memory of a training step beside that of a machine, and options that would need less. Each option is planned,
-//! so that its figure is the one that a run would have.
+//! Memory of a training step beside that of a machine, and options that would need less. Each option is
+//! planned, so that its figure is the one that a run would have.
 
 use crate::core::pass::precision::Level;
 use crate::core::target::Target;
@@ -21,7 +21,7 @@ pub struct Way {
     pub bytes: usize,
 }
 
-/// A training step as it is asked for.
+/// A training step as requested.
 pub struct FitRequest<'a> {
     /// The model.
     pub model: &'a Model,
@@ -97,8 +97,8 @@ impl FitRequest<'_> {
         changes
     }
 
-    /// The ways that need less than the `now` bytes of the step as it is asked for, the least first. `room` are the bytes
-    /// that it may take, if they are known.
+    /// The ways that need less than the `now` bytes of the step as requested, the least first. `room` are the
+    /// bytes that it may take, if they are known.
     pub fn ways(&self, now: usize, room: Option<usize>) -> Vec<Way> {
         let bytes =
             |dims: &Dims, settings: &Training| Some(self.planned(dims, settings).ok()?.memory().total());
@@ -139,7 +139,7 @@ impl FitRequest<'_> {
     }
 }
 
-/// A change of what is asked for.
+/// A change of the request.
 struct Change {
     what: String,
     options: String,

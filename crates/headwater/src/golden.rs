@@ -163,8 +163,8 @@ impl Golden {
         self.fact("dropout") == Some("identity")
     }
 
-    /// A remark, unless the golden states that the archive computes in float64 what the module computes that it
-    /// was exported from.
+    /// A remark, unless the golden states that the archive computes in float64 what the module computes that
+    /// it was exported from.
     pub fn unstated(&self) -> Option<String> {
         match self.json("module").ok().filter(|stated| stated["agrees"] == true) {
             None => Some(
@@ -220,7 +220,7 @@ impl Golden {
     }
 
     /// The settings of the recorded training run, if it was recorded on a data set: what a job needs to
-    /// repeat it. PyTorch has optimizers that Headwater has not; AdamW stands in their place.
+    /// repeat it. PyTorch has optimizers that Headwater has not; AdamW replaces them.
     ///
     /// # Errors
     /// If they are not settings that this version knows.

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Samples in a batch of a model that takes any number, where none is asked for.
+/// Samples in a batch of a model that takes any number, where none is requested.
 const BATCH: usize = 32;
 
 /// The request.
@@ -25,14 +25,14 @@ pub struct InferRequest {
     pub batch: Option<usize>,
     /// Tensor of the file for each input of the model that is called differently, and buckets of length.
     pub data: DataConfig,
-    /// Outputs that are wanted, by position; none: all.
+    /// Requested outputs, by position; none: all.
     pub outputs: Option<Vec<usize>>,
-    /// True if outputs go to a file. Samples that fill no batch of a fixed size are then run beside repeated ones, rather
-    /// than left out, and outputs of shorter batches are filled up with zeros.
+    /// True if outputs go to a file. Samples that fill no batch of a fixed size are then run beside repeated
+    /// ones, rather than left out, and outputs of shorter batches are filled up with zeros.
     pub whole: bool,
     /// Weights in place of the archive's.
     pub weights: Option<InitConfig>,
-    /// True if weights may lack tensors of the model: those of the archive stand in for them.
+    /// True if weights may lack tensors of the model: those of the archive replace them.
     pub partial: bool,
     /// True for the average of the weights that their run kept, rather than the weights themselves.
     pub average: bool,
@@ -62,9 +62,9 @@ pub struct Ran<'a> {
     pub first: usize,
     /// Samples in it.
     pub samples: usize,
-    /// Tensors that were fed, by input; inputs that nothing wanted depends on are left out.
+    /// Tensors that were fed, by input; inputs that no requested output depends on are left out.
     pub inputs: BTreeMap<&'a str, Raw>,
-    /// Wanted outputs, in order.
+    /// Requested outputs, in order.
     pub outputs: Vec<Raw>,
 }
 
@@ -235,8 +235,8 @@ fn cut(raw: Raw, batch: usize, samples: usize) -> Raw {
     Raw { ty, bytes }
 }
 
-/// A batch of samples that are as large as those of `full`, of which it may have a first part in each dimension; zeros
-/// after it.
+/// A batch of samples that are as large as those of `full`, of which it may have a first part in each
+/// dimension; zeros after it.
 fn filled(raw: Raw, full: &[usize]) -> Raw {
     let shape = raw.ty.shape.to_vec();
     if shape.len() != full.len() || shape.is_empty() || shape[1..] == full[1..] {
@@ -261,7 +261,7 @@ fn filled(raw: Raw, full: &[usize]) -> Raw {
     Raw { ty: TensorType::new(raw.ty.dtype, all), bytes: out }
 }
 
-/// The graph with the wanted outputs alone.
+/// The graph with the requested outputs alone.
 fn selected(mut graph: Graph, asked: &InferRequest) -> Result<Graph> {
     graph.outputs.retain(|o| o.role == OutputRole::User);
     if let Some(wanted) = &asked.outputs {
@@ -277,7 +277,7 @@ fn selected(mut graph: Graph, asked: &InferRequest) -> Result<Graph> {
     Ok(graph)
 }
 
-/// User inputs with their types, and whether a wanted output depends on them.
+/// User inputs with their types, and whether a requested output depends on them.
 fn wanted(graph: &Graph, asked: &InferRequest) -> Result<Vec<(String, TensorType, bool)>> {
     let graph = selected(graph.clone(), asked)?;
     let mut needed: HashSet<u32> = graph.outputs.iter().map(|o| o.value.0).collect();

@@ -54,7 +54,7 @@ pub struct StepsUse {
     /// Steps that operators of a vendor's library compute, by its function.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub vendor: BTreeMap<String, usize>,
-    /// Steps that they do not compute though asked for, by the reason why.
+    /// Steps that they do not compute though requested, by the reason why.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub not_vendor: BTreeMap<String, usize>,
     /// Predicted seconds of its kernels, launched one by one, where the device predicts them.
@@ -78,11 +78,12 @@ pub struct StepTime {
     pub replayed: f64,
     /// Seconds that the host needs for all launches.
     pub launching: f64,
-    /// Seconds for which the device's memory is busy in the kernels' time. Each launch finds in the cache what it left there
-    /// itself, as if it ran again: what launches in between would have replaced is not read or written again.
+    /// Seconds for which the device's memory is busy in the kernels' time. Each launch finds in the cache
+    /// what it left there itself, as if it ran again: what launches in between would have replaced is not
+    /// read or written again.
     pub memory: f64,
-    /// Bytes that the predicted steps read and write, each operand once a step. Where the cache began empty, so many would go
-    /// over the memory's interface at least.
+    /// Bytes that the predicted steps read and write, each operand once a step. Where the cache began empty,
+    /// so many would go over the memory's interface at least.
     pub operand_bytes: f64,
     /// Steps that run on the host, whose time is not counted.
     pub host: usize,
@@ -90,7 +91,7 @@ pub struct StepTime {
     pub vendor: usize,
 }
 
-/// A value that lies in the arena at its fullest moment.
+/// A value that is in the arena at its fullest moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct HeldValue {
     /// The operator that makes it.
@@ -101,7 +102,7 @@ pub struct HeldValue {
     pub bytes: usize,
     /// First and last step of the plan at which it is needed.
     pub steps: (usize, usize),
-    /// True for room that its operator works in, which holds no value.
+    /// True for its operator's workspace, which holds no value.
     pub workspace: bool,
 }
 
@@ -133,7 +134,7 @@ pub struct Inspection {
     pub tensors: (usize, usize),
     /// Elements of all parameters, and of the trained ones.
     pub parameters: (usize, usize),
-    /// Which operator computes in what, if a level of mixed precision was asked for.
+    /// Which operator computes in what, if a level of mixed precision was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<PrecisionUse>,
     /// Operators by work, most first.
@@ -152,7 +153,7 @@ pub struct Inspection {
     pub module_types: Vec<ModuleTypeUse>,
     /// Memory of a training step, as a run of it takes.
     pub memory: MemoryUse,
-    /// Bytes that operators of a vendor's library take beside it, where they are asked for.
+    /// Bytes that operators of a vendor's library take beside it, on request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vendor_workspace: Option<usize>,
     /// The optimizer whose state is counted, if the model trains.
@@ -161,7 +162,8 @@ pub struct Inspection {
     /// Cost of the memory budget, if it demanded anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recomputed: Option<Recomputation>,
-    /// Buckets of gradients, in the order in which they are complete, for parameters of one group of settings.
+    /// Buckets of gradients, in the order in which they are complete, for parameters of one group of
+    /// settings.
     pub buckets: Vec<BucketUse>,
     /// Bytes of the arena in use at every step of the plan.
     pub live: Vec<usize>,
@@ -185,8 +187,8 @@ impl Inspection {
     }
 }
 
-/// Inspects a bound model for training on a device with these settings, planned as a run plans it; its forward
-/// pass alone if it returns no loss.
+/// Inspects a bound model for training on a device with these settings, planned as a run plans it; its
+/// forward pass alone if it returns no loss.
 ///
 /// # Errors
 /// Refusals of the passes; `Config` for settings out of range.
@@ -282,7 +284,7 @@ pub struct BucketUse {
     pub name: String,
     /// Bytes.
     pub bytes: usize,
-    /// The step behind which it is complete, counted from 0.
+    /// The step after which it is complete, counted from 0.
     pub complete: usize,
     /// Steps of the plan.
     pub steps: usize,
@@ -383,13 +385,13 @@ pub(crate) fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> 
     stats::operators(graph).into_iter().map(used).collect()
 }
 
-/// Names of a module path beyond which modules are not told apart.
+/// Names of a module path beyond which modules are not distinguished.
 const DEPTH: usize = 3;
 
 /// Values of the peak that are listed.
 const LISTED: usize = 14;
 
-/// The largest of what lies in the arena at a step.
+/// The largest values in the arena at a step.
 fn held(plan: &Plan, step: usize) -> Vec<HeldValue> {
     let there = plan.placements.iter().filter(|p| p.first <= step && step <= p.last);
     let mut all: Vec<_> = there.collect();

@@ -1,5 +1,5 @@
-//! Kernels of Ascend chips: the sources of a model's or an operator's, projects around the latter, and predicted times
-//! of single ones. `cuda` has those of NVIDIA's GPUs.
+//! Kernels of Ascend chips: the sources of a model's or an operator's, projects around the latter, and
+//! predicted times of single ones. `cuda` has those of NVIDIA's GPUs.
 
 pub mod cuda;
 pub mod operators;
@@ -40,8 +40,8 @@ pub struct Written {
     pub host: BTreeMap<String, usize>,
 }
 
-/// Writes the Ascend C source of each distinct kernel of a model's training step, or of its forward pass where it
-/// returns no loss, into a folder.
+/// Writes the Ascend C source of each distinct kernel of a model's training step, or of its forward pass
+/// where it returns no loss, into a folder.
 ///
 /// # Errors
 /// Refusals of the passes; a file that cannot be written.
@@ -90,8 +90,8 @@ pub struct Sources {
     pub refused: BTreeMap<String, String>,
 }
 
-/// Writes an operator's kernels for several shapes into a folder, in f16 and f32: the sources alone, or a whole project
-/// that builds them with CANN and PyTorch.
+/// Writes an operator's kernels for several shapes into a folder, in f16 and f32: the sources alone, or a
+/// whole project that builds them with CANN and PyTorch.
 ///
 /// `eps` is what RMS norm adds to the mean of squares.
 ///
@@ -141,8 +141,9 @@ fn lowered(chip: &Chip, plan: &Plan) -> (Distinct, usize, BTreeMap<String, usize
 pub struct KernelProblem {
     /// Its name: one of [`NAMES`], or an operator of one tensor.
     pub name: String,
-    /// Sizes: of the tensor; rows and columns for norms; indices, rows of the table and columns for embeddings; rows,
-    /// columns and terms of a sum for products; samples, heads, positions and size of a head for attention.
+    /// Sizes: of the tensor; rows and columns for norms; indices, rows of the table and columns for
+    /// embeddings; rows, columns and terms of a sum for products; samples, heads, positions and size of a
+    /// head for attention.
     pub shape: Vec<u64>,
     /// Type of the elements.
     pub dtype: DType,
@@ -175,8 +176,8 @@ pub struct KernelTimes {
     pub label: &'static str,
 }
 
-/// Predicts the launches of a kernel on a chip. Where data decide what runs, such as indices, they count as if each row
-/// were used in turn.
+/// Predicts the launches of a kernel on a chip. Where data decide what runs, such as indices, they count as
+/// if each row were used in turn.
 ///
 /// # Errors
 /// A name that is not known, a shape that the kernel refuses.

@@ -3,7 +3,7 @@
 //!
 //! This crate is the facade: the library that users link and the command line. It owns what people see
 //! (reports, tables, commands), and what compares runs: the check against PyTorch, the choice of precision by
-//! measuring. Operators, passes, devices and the training loop stand in the other crates.
+//! measuring. Operators, passes, devices and the training loop are in the other crates.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 #![forbid(unsafe_code)]
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub struct DeviceLibrary {
     /// Device it belongs to.
     pub device: &'static str,
-    /// File name looked for.
+    /// File name searched for.
     pub library: &'static str,
     /// Path at which it was found.
     pub path: Option<PathBuf>,

@@ -124,8 +124,8 @@ impl Model {
         Ok(dims.set(symbol.name.clone(), size(batch)?))
     }
 
-    /// Sets the symbolic sizes to those of what is fed, the batch included. Sizes that the export fixes stay, whatever is
-    /// fed.
+    /// Sets the symbolic sizes to those of what is fed, the batch included. Sizes that the export fixes stay,
+    /// whatever is fed.
     ///
     /// # Errors
     /// If the batch is fixed and another one is fed.
@@ -149,8 +149,8 @@ impl Model {
         Ok(dims)
     }
 
-    /// Binds to the samples of a data set as they are stored, and to the batch of the settings. Also returns what feeds the
-    /// model from them.
+    /// Binds to the samples of a data set as they are stored, and to the batch of the settings. Also returns
+    /// what feeds the model from them.
     ///
     /// # Errors
     /// Errors of the importer and of the data.
@@ -224,8 +224,8 @@ impl BoundModel {
         users.map(|i| (i.name.as_str(), self.graph.ty(i.value)))
     }
 
-    /// In sentences, what about the export is likely not meant, though it trains: inputs that nothing reads, and
-    /// evaluation mode.
+    /// In sentences, what about the export is likely not meant, though it trains: inputs that nothing reads,
+    /// and evaluation mode.
     pub fn remarks(&self) -> Vec<String> {
         let graph = &self.graph;
         let mut read: HashSet<ValueId> = graph.outputs.iter().map(|o| o.value).collect();

@@ -61,7 +61,7 @@ type Columns = Vec<(String, Cells)>;
 
 /// A file that rows are added to.
 enum Out {
-    /// Cells set apart by this character.
+    /// Cells separated by this character.
     Text(BufWriter<File>, char),
     /// Begun with the first batch, which says the columns.
     Parquet(Option<File>, Option<SerializedFileWriter<File>>),

@@ -35,8 +35,9 @@ pub fn chrome(spans: &[Span]) -> Value {
     json!({ "displayTimeUnit": "ms", "traceEvents": events })
 }
 
-/// Start and length in microseconds of what lasts from `start` to `end`, in seconds: whole nanoseconds within these, less
-/// one. Perfetto computes in truncated nanoseconds and drops an event that then begins before another of its track ends.
+/// Start and length in microseconds of what lasts from `start` to `end`, in seconds: whole nanoseconds within
+/// these, less one. Perfetto computes in truncated nanoseconds and drops an event that then begins before
+/// another of its track ends.
 fn within(start: f64, end: f64) -> (f64, f64) {
     let (start, end) = ((start * 1e9).ceil(), (end * 1e9).floor());
     (start / 1e3, (end - start - 1.0).max(0.0) / 1e3)

@@ -73,7 +73,8 @@ struct Losses {
 }
 
 impl Losses {
-    /// The course of a run that diverged, in words; `None` if it did no step, so that the rate is not to blame.
+    /// The course of a run that diverged, in words; `None` if it did no step, so that the rate is not to
+    /// blame.
     fn course(&self) -> Option<String> {
         let (first, last) = (self.first.as_ref()?, self.last.as_ref()?);
         let of = |s: &Step| text::number(s.loss);

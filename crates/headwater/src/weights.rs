@@ -1,5 +1,5 @@
-//! Weights from files, in place of those that an archive holds: checkpoints, and safetensors of one file or of several
-//! shards. Names may differ by a prefix or a pattern.
+//! Weights from files, in place of those that an archive holds: checkpoints, and safetensors of one file or
+//! of several shards. Names may differ by a prefix or a pattern.
 
 use crate::core::graph::InputRole;
 use crate::core::{Tensor, TensorType};
@@ -23,7 +23,7 @@ pub enum AverageUse {
     /// There is none.
     #[default]
     None,
-    /// It is there, and the weights as the last step left them are taken.
+    /// It exists, and the weights as the last step left them are taken.
     Left,
     /// It is taken.
     Taken,
@@ -66,7 +66,7 @@ impl WeightFiles {
     /// `averaged`. Tensors that have none (frozen parameters, buffers) are those of the same checkpoint.
     ///
     /// # Errors
-    /// As [`WeightFiles::open`], and if an average is wanted and there is none.
+    /// As [`WeightFiles::open`], and if an average is requested and there is none.
     pub fn choose(path: &Path, averaged: bool) -> Result<WeightFiles> {
         let mut files = files(path)?;
         let beside = files.first().filter(|p| p.ends_with(ONE)).map(|p| p.with_file_name(AVERAGE));
@@ -219,8 +219,9 @@ impl<'a> Overlay<'a> {
     /// prefix that most names have in one of both and not in the other.
     ///
     /// # Errors
-    /// If a tensor has another shape, or none is found. If a pattern matches none of the file's names, or two equally
-    /// close ones match the same. Where the settings are strict, if any tensor is missing or left over.
+    /// If a tensor has another shape, or none is found. If a pattern matches none of the file's names, or two
+    /// equally close ones match the same. Where the settings are strict, if any tensor is missing or left
+    /// over.
     pub fn new(base: &'a BoundModel, files: &'a WeightFiles, init: &InitConfig) -> Result<Overlay<'a>> {
         let model: Vec<(Vec<&String>, &TensorType)> = base
             .graph
@@ -326,7 +327,7 @@ impl Mapping {
     }
 }
 
-/// Refuses patterns of `init.names` that match none of the files' names: what they ask for would silently not
+/// Refuses patterns of `init.names` that match none of the files' names: what they request would silently not
 /// happen.
 fn check_patterns(files: &WeightFiles, init: &InitConfig) -> Result<()> {
     const SHOWN: usize = 8;
@@ -357,7 +358,7 @@ fn renamed(
     }
     let each = |f: &dyn Fn(&str) -> String| files.tensors.iter().map(|(n, at)| (f(n), *at)).collect();
     let same = files.tensors.keys().filter(|n| model.contains(n.as_str())).count();
-    // Parts of each name behind a dot, with the prefix before them.
+    // Parts of each name after a dot, with the prefix before them.
     let prefixes = |name: &str| {
         let name = name.to_string();
         let dots: Vec<usize> = name.match_indices('.').map(|(i, _)| i + 1).collect();
@@ -390,8 +391,8 @@ fn renamed(
     })
 }
 
-/// A name by the closest pattern that matches it: the name itself, or else the one with most characters beside its `*`.
-/// Without any it stays.
+/// A name by the closest pattern that matches it: the name itself, or else the one with most characters
+/// beside its `*`. Without any it stays.
 ///
 /// # Errors
 /// If two patterns are equally close and make two names of it.

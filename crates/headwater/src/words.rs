@@ -13,8 +13,8 @@ pub fn meant<'a>(word: &str, all: impl IntoIterator<Item = &'a str>) -> String {
     format!("it is {listed}{near}")
 }
 
-/// The word of `all` that is nearest to `word`, if it is near enough: at most a third of it differs, or one begins with
-/// the other.
+/// The word of `all` that is nearest to `word`, if it is near enough: at most a third of it differs, or one
+/// begins with the other.
 pub fn nearest<'a>(word: &str, all: &[&'a str]) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let of = |other: &&'a str| {
@@ -26,8 +26,8 @@ pub fn nearest<'a>(word: &str, all: &[&'a str]) -> Option<&'a str> {
     (of(&best).0 <= 1.max(word.chars().count() / 3)).then_some(best)
 }
 
-/// For a file that does not exist: `; did you mean m.pt2?` if one of these endings beside it has a similar name, or is the only
-/// one; else nothing.
+/// For a file that does not exist: `; did you mean m.pt2?` if one of these endings beside it has a similar
+/// name, or is the only one; else nothing.
 pub fn near_file(path: &Path, endings: &[&str]) -> String {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let ends = |p: &Path| p.extension().and_then(|e| e.to_str()).is_some_and(|e| endings.contains(&e));
@@ -41,7 +41,8 @@ pub fn near_file(path: &Path, endings: &[&str]) -> String {
     near.map_or(String::new(), |name| format!("; did you mean {}?", path.with_file_name(name).display()))
 }
 
-/// Insertions, deletions, replacements and exchanges of neighbours between two words (Damerau 1964; the restricted form).
+/// Insertions, deletions, replacements and exchanges of neighbours between two words (Damerau 1964; the
+/// restricted form).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];

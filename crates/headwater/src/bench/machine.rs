@@ -39,7 +39,7 @@ pub fn measure(device: &Cpu, workload: Workload) -> Result<Limits> {
     Ok(limits::measure(device.pool(), Tier::current()?, workload)?)
 }
 
-/// Measures arithmetic once, in turns with what is held against it.
+/// Measures arithmetic once, alternately with the measured kernel.
 ///
 /// # Errors
 /// If `HEADWATER_TIER` names no tier.

@@ -39,7 +39,7 @@ pub struct StepSettings {
     pub precision: PrecisionSettings,
     /// True if the backward pass recomputes what is cheap.
     pub recompute: bool,
-    /// True if products that share an operand stay apart.
+    /// True if products that share an operand stay separate.
     pub exact_sums: bool,
     /// Bytes that training may take in all.
     pub memory_budget: Option<usize>,
@@ -163,11 +163,11 @@ pub struct StepReport {
     pub gradients: f64,
     /// Median seconds of clip and update.
     pub update: f64,
-    /// Sum of the parts' floors: products at the peak of multiply-adds, all else at copy bandwidth. None where
-    /// the device's limits are not known.
+    /// Sum of the parts' floors: products at the peak of multiply-adds, all else at copy bandwidth. None
+    /// where the device's limits are not known.
     pub floor: Option<f64>,
-    /// The floor over the time of the steps whose parts were timed, which were in turns with the peak of
-    /// multiply-adds.
+    /// The floor over the time of the steps whose parts were timed, which were timed alternately with the
+    /// peak of multiply-adds.
     pub share: Option<f64>,
     /// Matrix products and convolutions, attention, and all the rest.
     pub kinds: Vec<Part>,
@@ -323,8 +323,9 @@ impl Running {
     }
 
     /// Times every step of the plans over `steps` training steps: the median of each, so that a moment in
-    /// which the machine was somewhere else does not count. Where there are `limits`, their peak of multiply-adds
-    /// is measured again between the steps, and its median replaces theirs: clocks change from minute to minute.
+    /// which the machine was somewhere else does not count. Where there are `limits`, their peak of
+    /// multiply-adds is measured again between the steps, and its median replaces theirs: clocks change from
+    /// minute to minute.
     ///
     /// # Errors
     /// Errors of the device.
@@ -443,7 +444,7 @@ pub fn run(
 }
 
 impl StepReport {
-    /// The measured steps one after the other, each as long as its median: a typical training step.
+    /// The measured steps in sequence, each as long as its median: a typical training step.
     pub fn spans(&self) -> Vec<Span> {
         let mut start = 0.0;
         let spans = self.trace.iter().map(|t| {
@@ -497,7 +498,7 @@ pub fn traced(plan: &Plan, step: &Step, seconds: f64, limits: Option<&Limits>) -
     }
 }
 
-/// The kind of work in a training step. Attention is apart, for not all of it is multiply-adds.
+/// The kind of work in a training step. Attention is separate because not all of it is multiply-adds.
 fn kind(t: &Traced) -> &'static str {
     match t.product {
         true if t.op.starts_with("attention") => "attention",

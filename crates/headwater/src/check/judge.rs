@@ -117,9 +117,10 @@ impl Value {
             return Ok(c);
         }
         let (dtype, largest) = (got.dtype, self.spread.largest());
-        // A dtype that saturates has a number where others have infinity, and so where they have NaN of it, or an infinite
-        // result of further operations. The runs with random roundings saturate as the target does: a number is excused
-        // where they have the infinity without rounding, and this number within its bound with it.
+        // A dtype that saturates has a number where others have infinity, and so where they have NaN of it,
+        // or an infinite result of further operations. The runs with random roundings saturate as the target
+        // does: a number is excused where they have the infinity without rounding, and this number within its
+        // bound with it.
         let saturates = target.saturating.contains(precision.dtype);
         let explained = self.spread.explained(&self.got);
         let infinite = |i: usize, b: f64| b.is_infinite() && self.spread.exact()[i] == b && explained[i];

@@ -93,8 +93,8 @@ impl Found {
 
 impl Measured {
     /// Mutates outputs, gradients and buffers of a golden, one at a time, and compares each with what was run
-    /// once. Values that are zero but for rounding have no sign; two gradients that are equal within their
-    /// bounds cannot be told from each other. Neither counts.
+    /// once. Values that are zero except for rounding have no sign; two gradients that are equal within their
+    /// bounds cannot be distinguished. Neither counts.
     ///
     /// # Errors
     /// If a shape differs from the golden's.

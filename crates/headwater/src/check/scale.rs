@@ -25,7 +25,7 @@ pub struct Scale {
     /// The first node of the backward pass whose gradient overflows at 65536, with which `GradScaler` begins,
     /// if one does: operator and place.
     pub overflows: Option<String>,
-    /// The first node that is no number or overflows whatever the scale, if one does.
+    /// The first node that is NaN or overflows whatever the scale, if one does.
     pub lost: Option<String>,
 }
 
@@ -63,8 +63,8 @@ pub(super) fn choose(
         let all: Vec<_> = probed.probes.iter().map(|p| &p.0).zip(seen).collect();
         let low: Vec<_> =
             all.iter().copied().filter(|(p, _)| p.scaled && p.dtype == precision.dtype).collect();
-        // Masks are infinite, in the backward pass again where it computes them again, and no harm is done
-        // until something is no number.
+        // Masks are infinite, in the backward pass too where it recomputes them, which is harmless until
+        // something is NaN.
         let forward = all.iter().find(|(p, x)| !p.scaled && x.is_nan());
         let first = forward.or_else(|| low.iter().find(|(_, x)| !x.is_finite()));
         let named = first.map(|(p, _)| format!("{} at {}", p.op.name, graph.origins[p.origin.0 as usize]));

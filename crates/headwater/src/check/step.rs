@@ -22,7 +22,7 @@ pub struct Precision {
     pub dtype: DType,
     /// The level of mixed precision, for a low one.
     pub level: Level,
-    /// True if products that share an operand stay apart.
+    /// True if products that share an operand stay separate.
     pub exact_sums: bool,
 }
 

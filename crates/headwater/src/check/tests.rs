@@ -86,8 +86,8 @@ fn a_nan_is_excused_only_where_rounding_makes_one() {
     }
 }
 
-/// Where f16 saturates, a number is excused in the place of an infinity if the saturating runs have it, whatever its own dtype
-/// is. Any other number differs, however large, and so does what is wrong beside it.
+/// Where f16 saturates, a number is excused in the place of an infinity if the saturating runs have it,
+/// whatever its own dtype is. Any other number differs, however large, and so does what is wrong beside it.
 #[test]
 fn a_number_for_an_infinity_is_excused_only_where_saturation_makes_it() {
     let precision = Precision::from(DType::F16);

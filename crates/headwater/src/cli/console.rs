@@ -1,6 +1,6 @@
-//! Lines on the terminal, in its width, with colours where it has them. A message that cannot be delivered never ends the work.
-//! A reader may leave (`| head`), a terminal may close, a log may stand on a full disk. Nothing else in the program writes to the
-//! standard streams.
+//! Lines on the terminal, in its width, with colours where it has them. A message that cannot be delivered
+//! never ends the work. A reader may leave (`| head`), a terminal may close, a log may be on a full disk.
+//! Nothing else in the program writes to the standard streams.
 
 use crate::core::device::Device;
 use crate::report::text::plain;
@@ -12,7 +12,8 @@ use std::sync::Mutex;
 /// The first failure to write results to standard output, other than a reader that has left.
 static LOST: Mutex<Option<String>> = Mutex::new(None);
 
-/// Columns of a terminal; `None` for a pipe or a file, whose lines stay whole. `COLUMNS`, where it is exported, counts for both.
+/// Columns of a terminal; `None` for a pipe or a file, whose lines stay whole. `COLUMNS`, where it is
+/// exported, counts for both.
 fn width(term: &Term) -> Option<usize> {
     let given = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok()).filter(|n| *n >= 20);
     given.or_else(|| Some(usize::from(term.size_checked()?.1)).filter(|_| term.is_term()))

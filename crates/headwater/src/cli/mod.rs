@@ -88,7 +88,7 @@ Exit status: 0 done; 1 error, or the model would not run; 2 wrong arguments; 3 n
 migration failed; 4 `check` found no difference but cannot prove every value, or `train` has lost a rank; 101 a bug of
 Headwater; 128 + signal for a run that was interrupted (130 after Ctrl-C, 143 after SIGTERM).";
 
-/// Heading of the options that all commands have, which stand behind a command's own.
+/// Heading of the options that all commands have, which follow a command's own.
 const COMMON: &str = "All commands";
 const LAST: usize = 1000;
 
@@ -227,7 +227,7 @@ enum Command {
     Bench(bench::Args),
 }
 
-/// End of a command, for its exit status; errors are apart.
+/// End of a command, for its exit status; errors are separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// All of it was done.
@@ -236,7 +236,7 @@ pub(crate) enum Status {
     Failed,
     /// Numbers are not those that PyTorch computes, or a step of a migration failed.
     Differs,
-    /// No number differs from PyTorch's, but bounds are too wide to prove all of them.
+    /// No value differs from PyTorch's, but bounds are too wide to prove all of them.
     NotProved,
     /// A signal ended it before it was complete.
     Interrupted,
@@ -284,7 +284,7 @@ impl Outcome {
     }
 }
 
-/// Output of a command while it runs: lines for people, or none when JSON is wanted.
+/// Output of a command while it runs: lines for people, or none when JSON is requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printer {
     json: bool,
@@ -327,15 +327,15 @@ pub fn run() -> std::process::ExitCode {
     panics::guarded(cli.json, || printed(&cli)).into()
 }
 
-/// Runs a command line, the program's name first, as a part of a process of somebody else: no signal is handled,
-/// and nothing ends the process. Returns the exit status. [`interrupt`] ends it in order.
+/// Runs a command line, the program's name first, as a part of a process of somebody else: no signal is
+/// handled, and nothing ends the process. Returns the exit status. [`interrupt`] ends it in order.
 pub fn run_from(args: impl IntoIterator<Item = OsString>) -> u8 {
     signals::forget();
     match Cli::try_parse_from(args) {
         Ok(cli) => printed(&cli),
         Err(e) => {
             let code = u8::try_from(e.exit_code()).unwrap_or(2);
-            // Where nobody reads it, nobody is told.
+            // A closed stream is no error.
             let _ = e.print();
             code
         }
@@ -352,8 +352,8 @@ pub fn json_from(args: impl IntoIterator<Item = OsString>) -> Result<serde_json:
     Ok(execute(&cli, Printer { json: true })?.json)
 }
 
-/// Asks a command that runs in this process to end in order, as the first signal of this number does: training
-/// saves a checkpoint.
+/// Asks a command that runs in this process to end in order, as the first signal of this number does:
+/// training saves a checkpoint.
 pub fn interrupt(signal: i32) {
     signals::interrupt(signal);
 }
@@ -444,7 +444,7 @@ mod tests {
     use clap::CommandFactory;
     use std::path::Path;
 
-    /// Commands of a text, one a line, each with its line: `headwater …`, without what is set apart behind it.
+    /// Commands of a text, one a line, each with its line: `headwater …`, without the comment after it.
     fn commands(text: &str) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         let mut open = false;

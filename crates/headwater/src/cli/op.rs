@@ -114,7 +114,8 @@ struct Report {
     operator: String,
     /// Device that ran it.
     device: String,
-    /// Steps for which the device has no kernel, with the reason: they ran on the host, through the reference.
+    /// Steps for which the device has no kernel, with the reason: they ran on the host, through the
+    /// reference.
     host: Vec<String>,
     /// Tensors that were written, by name.
     tensors: Vec<Written>,
@@ -162,7 +163,7 @@ fn pick_schema(op: &'static OpDef, file: &TensorFile, given: &[(&str, &str)]) ->
     })
 }
 
-/// Absent tensors that may stand in a list of optional ones: dimensions that are not indexed.
+/// Absent tensors that may occur in a list of optional ones: dimensions that are not indexed.
 const GAPS: usize = 64;
 
 /// An operator with its arguments in place.
@@ -190,7 +191,7 @@ impl Call {
                     let index =
                         |n: &String| n.strip_prefix(arg.name)?.strip_prefix('.')?.parse::<usize>().ok();
                     let count = file.tensors.keys().filter_map(index).count();
-                    // Absent ones may stand between those of an optional list, such as indices; not many.
+                    // Absent ones may occur between those of an optional list, such as indices; not many.
                     let gaps = if arg.ty == ArgType::OptTensorList { GAPS } else { 0 };
                     let last = file.tensors.keys().filter_map(index).max();
                     if let Some(last) = last.filter(|&last| last >= count + gaps) {
@@ -286,7 +287,7 @@ impl Call {
         };
         let graph = decompose(graph)?;
         graph.values.iter().try_for_each(|v| affordable(&v.ty))?;
-        // Decomposition may have asked for the key of random numbers.
+        // Decomposition may have requested the key of random numbers.
         for extra in &graph.inputs[feed.len()..] {
             feed.push(Tensor::full(graph.ty(extra.value), 0.0));
         }

@@ -1,5 +1,5 @@
-//! A panic is a bug of Headwater's: said so, with what a report of it needs. Panics of decoders at damaged files are caught
-//! where they happen and never come here.
+//! A panic is a bug of Headwater's: said so, with what a report of it needs. Panics of decoders at damaged
+//! files are caught where they happen and never come here.
 
 use super::console::{print, say};
 use crate::report::facts;

@@ -48,10 +48,10 @@ impl Progress {
     }
 }
 
-/// Columns of what stands beside the bar.
+/// Columns of the figures next to the bar.
 const FIGURES: usize = 106;
 
-/// The bar, what the last step found, and the time it took, with `end` behind.
+/// The bar, what the last step found, and the time it took, followed by `end`.
 fn style(end: &str) -> ProgressStyle {
     // The bar takes what the figures leave.
     let bar = super::console::stderr_width().map_or(32, |w| w.saturating_sub(FIGURES).clamp(4, 32));

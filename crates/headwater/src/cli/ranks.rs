@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Meets the other ranks, if a launcher has started several. Rank 0 says how many there are, and where.
 ///
 /// # Errors
-/// If they do not come together (HW-R013).
+/// If they do not form a world (HW-R013).
 pub(super) fn meet(config: &TrainConfig) -> Result<Option<Arc<Engine>>> {
     let Some(found) = launcher::detect()? else {
         let message = "`ranks.engine` is mpi, and no launcher has started this process with others: start it with mpirun -n N \

@@ -52,7 +52,7 @@ pub(crate) fn stop() -> Result<&'static AtomicBool> {
                 if STOP.load(Ordering::SeqCst) {
                     std::process::exit(BASE + signal);
                 }
-                // The number first: whoever sees the flag finds it.
+                // The number first: a reader that sees the flag sees the number.
                 SIGNAL.store(signal, Ordering::SeqCst);
                 STOP.store(true, Ordering::SeqCst);
                 say("\nstopping and saving; press Ctrl-C again to end at once, without saving");
@@ -62,8 +62,8 @@ pub(crate) fn stop() -> Result<&'static AtomicBool> {
     Ok(&STOP)
 }
 
-/// Says so and ends when a part of a mapped file is read that is gone. Models are mapped, and large files of weights;
-/// checkpoints that were saved before are whole.
+/// Reports and exits when a part of a mapped file is read that no longer exists. Models are mapped, and large
+/// files of weights; checkpoints that were saved before are whole.
 pub(crate) fn explain_lost_files() {
     crate::import::on_lost_file(|| {
         say(

@@ -181,7 +181,7 @@ pub fn run(args: &Args, open: Open, printer: Printer) -> Result<Outcome> {
     let done = ranked(args, config, open, &ranks, printer);
     match &done {
         Ok(_) => ranks.leave(),
-        // Does nothing where the ranks have ended together.
+        // Does nothing where all ranks have ended.
         Err(e) => ranks.abort(&format!("{e:#}")),
     }
     done
@@ -459,8 +459,8 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     Ok(c)
 }
 
-/// Refuses a place to write to that a settings file names outside of its own folder: files from others may not
-/// choose what is written over.
+/// Refuses a place to write to that a settings file names outside of its own folder: files from others may
+/// not choose what is written over.
 fn confined(settings: &Path, key: &str, place: &Path) -> Result<()> {
     let folder = settings.parent().unwrap_or(Path::new(""));
     let inside = place.strip_prefix(folder).is_ok_and(|rest| {

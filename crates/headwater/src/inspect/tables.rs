@@ -179,7 +179,7 @@ fn steps(i: &Inspection, device: &str) -> Option<Table> {
     Some(table)
 }
 
-/// Steps by operators of the vendor's library, if they are asked for, and the reasons for the others.
+/// Steps by operators of the vendor's library, if they are requested, and the reasons for the others.
 fn vendor(i: &Inspection, device: &str) -> Option<Table> {
     let mut table = Table::new(
         &format!("Operators of the vendor's library on {device}"),

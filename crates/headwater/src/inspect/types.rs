@@ -18,8 +18,8 @@ pub struct ModuleTypeUse {
     pub all: (usize, usize),
 }
 
-/// Types of modules, those with most steps first. A module is known by its class where an operator stands in
-/// it directly, as the sums of residuals do in a layer.
+/// Types of modules, those with most steps first. A module is known by its class where an operator is in it
+/// directly, as the sums of residuals do in a layer.
 pub(super) fn module_types(plan: &Plan, used: &[StepUse]) -> Vec<ModuleTypeUse> {
     let named = plan.origins.iter().filter(|o| !o.module.is_empty() && !o.class.is_empty());
     let classes: HashMap<&str, &str> = named.map(|o| (&o.module[..], &o.class[..])).collect();

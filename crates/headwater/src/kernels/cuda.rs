@@ -45,8 +45,8 @@ fn offline(device: &dyn Device) -> Result<Offline> {
     }
 }
 
-/// Compiles the kernels of a model's training step with its update, and of its evaluation, into the cache in a
-/// folder. Of a model that returns no loss, those of its forward pass.
+/// Compiles the kernels of a model's training step with its update, and of its evaluation, into the cache in
+/// a folder. Of a model that returns no loss, those of its forward pass.
 ///
 /// # Errors
 /// A device that is no kind of GPU, no NVRTC, refusals of the passes, and a cache that cannot be written.
@@ -85,8 +85,8 @@ pub fn fill(bound: &BoundModel, settings: &Training, device: &dyn Device, folder
     })
 }
 
-/// Writes the CUDA C source of each distinct kernel of a model's training step, or of its forward pass where it
-/// returns no loss, into a folder, with the header that each includes.
+/// Writes the CUDA C source of each distinct kernel of a model's training step, or of its forward pass where
+/// it returns no loss, into a folder, with the header that each includes.
 ///
 /// # Errors
 /// Refusals of the passes; a file that cannot be written.
@@ -105,8 +105,8 @@ pub fn write_model(
     written(Kernels::of([&plan]), out)
 }
 
-/// Writes the CUDA C sources of an operator and its gradients, for the cases on which it is tested, in f32, f16 and
-/// bf16.
+/// Writes the CUDA C sources of an operator and its gradients, for the cases on which it is tested, in f32,
+/// f16 and bf16.
 ///
 /// # Errors
 /// An operator that there is not; refusals of the passes; a file that cannot be written.

@@ -50,7 +50,8 @@ pub struct Kernel {
     pub family: &'static str,
     /// The program.
     pub program: Program,
-    /// An operand for each parameter, where launches share a workspace; else they are those of the operator, in order.
+    /// An operand for each parameter, where launches share a workspace; else they are those of the operator,
+    /// in order.
     pub operands: Vec<Operand>,
     /// Blocks that have work; none: one for each core.
     pub blocks: Option<u32>,
@@ -124,7 +125,7 @@ impl Operator {
         if self.rank() == 3 { "8192x32000x1024" } else { "4096x4096" }
     }
 
-    /// Sizes that kernels depend on, and ones behind them, of a shape: of any tensor for `add`.
+    /// Sizes that kernels depend on, followed by ones, of a shape: of any tensor for `add`.
     ///
     /// # Errors
     /// Another number of sizes, a size of 0, too many elements.
@@ -142,8 +143,8 @@ impl Operator {
         })
     }
 
-    /// Its kernels for a shape, in the order of their launches, and the bytes of workspace that they share. `index`
-    /// counts where there are indices, `eps` for the norm alone.
+    /// Its kernels for a shape, in the order of their launches, and the bytes of workspace that they share.
+    /// `index` counts where there are indices, `eps` for the norm alone.
     ///
     /// # Errors
     /// As of the kernels: dtypes and shapes that they refuse.

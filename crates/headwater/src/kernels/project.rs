@@ -1,6 +1,6 @@
-//! A project around an operator's kernels that builds and runs without Headwater. It has a PyTorch extension for
-//! torch_npu, a Python package, a test and a README. Its files stand in the folder `project`; a few places in them
-//! are filled in, and the tables of kernels are written here.
+//! A project around an operator's kernels that builds and runs without Headwater. It has a PyTorch extension
+//! for torch_npu, a Python package, a test and a README. Its files are in the folder `project`; a few places
+//! in them are filled in, and the tables of kernels are written here.
 
 use super::operators::{Kernel, Operator, Variant, Variants, dtype, joined};
 use anyhow::{Result, ensure};
@@ -12,7 +12,7 @@ use headwater_ascend::kernel::{Elem, ParamKind};
 use headwater_ascend::kernels::Operand;
 use std::fmt::Write;
 
-/// Operands of a kernel that the extension's table has room for.
+/// Operands of a kernel that the extension's table can hold.
 const OPERANDS: usize = 6;
 
 /// Parts of a project.
@@ -22,7 +22,7 @@ pub(super) struct Project<'a> {
     pub operator: Operator,
     /// The chip.
     pub chip: &'a Chip,
-    /// Shapes as they were asked for.
+    /// Shapes as requested.
     pub shapes: &'a [Vec<u64>],
     /// Number that RMS norm adds to the mean of squares.
     pub eps: f32,

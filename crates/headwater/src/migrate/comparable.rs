@@ -62,7 +62,7 @@ pub(super) fn differences(
     Ok(found)
 }
 
-/// The optimizer and what stands around it. The learning rate is compared step by step, not here.
+/// The optimizer and the settings around it. The learning rate is compared step by step, not here.
 fn optimizer(golden: &Golden, config: &TrainConfig, found: &mut Vec<String>) {
     let theirs = match recorded_training(golden) {
         Ok(t) => t,

@@ -63,7 +63,7 @@ pub(super) fn evaluation(job: &Job, t: Trained) -> Result<(Trained, Found)> {
 fn judged(ours: &Scores, accept: &Accept) -> (bool, String) {
     let mut good = ours.loss.is_finite();
     let mut said = Vec::new();
-    // The loss comes last: it is there whatever the model is.
+    // The loss comes last: it exists for every model.
     let others = Metric::ALL.into_iter().filter(|m| *m != Metric::Loss);
     for metric in others.chain([Metric::Loss]) {
         let word = scores::name(metric, ours);
@@ -90,8 +90,8 @@ fn judged(ours: &Scores, accept: &Accept) -> (bool, String) {
 /// Digits after the point to which accuracies and losses are shown and compared.
 const DIGITS: usize = 4;
 
-/// PyTorch's recorded accuracy and loss on the same data where they differ from ours, and why; `None` where they are the same
-/// to the digits shown.
+/// PyTorch's recorded accuracy and loss on the same data where they differ from ours, and why; `None` where
+/// they are the same to the digits shown.
 fn apart(ours: &Evaluation, accuracy: Option<f64>, loss: Option<f64>) -> Option<String> {
     let differ = |a: f64, b: f64| format!("{a:.DIGITS$}") != format!("{b:.DIGITS$}");
     let mut said = Vec::new();
@@ -99,7 +99,7 @@ fn apart(ours: &Evaluation, accuracy: Option<f64>, loss: Option<f64>) -> Option<
     if let (Some(a), Some(b)) = (scores.accuracy, accuracy)
         && differ(a, b)
     {
-        // A share of whole samples; that of tokens is no whole number of them.
+        // A share of whole samples; that of tokens is not a multiple of one.
         let samples = (a - b).abs() * scores.samples as f64;
         let more = if b > a { "more" } else { "fewer" };
         let count = match samples.round() {
@@ -131,7 +131,7 @@ mod tests {
             said(Some(0.9575), None).contains("accuracy 0.9575, 3 samples more right: two runs part ways")
         );
         assert!(said(Some(0.9475), None).contains("accuracy 0.9475, 1 sample fewer right"));
-        // No whole number of samples: a share of tokens.
+        // Not a multiple of one sample: a share of tokens.
         assert!(said(Some(0.9562), None).contains("has accuracy 0.9562: "));
         assert!(said(Some(0.95), Some(0.52)).contains("has loss 0.5200: "));
     }

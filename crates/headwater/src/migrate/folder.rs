@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-/// Locked while a migration works in the folder. It is never removed: whoever waits for it would lock a
-/// file that is gone.
+/// Locked while a migration works in the folder. It is never removed: a process that waits for it would lock
+/// a removed file.
 const LOCK: &str = ".lock";
 /// Checkpoints of the training run, and of that in mixed precision.
 const RUN: &str = "run";
@@ -46,10 +46,10 @@ impl Folder {
     }
 
     /// Makes sure that the folder is empty, or that there is something to go on with. Results of an earlier
-    /// migration are removed where that is asked for, and nothing else.
+    /// migration are removed on request, and nothing else.
     ///
     /// # Errors
-    /// If something is there that may not be removed; nothing is removed then.
+    /// If it holds something that may not be removed; nothing is removed then.
     pub fn clear(&self, begin: Begin) -> Result<()> {
         let found = entries(&self.path)?;
         let shown = self.path.display();
@@ -90,7 +90,8 @@ impl Folder {
     }
 }
 
-/// True for a file that a process which was killed left while it wrote one of [`FILES`]: `.report.html.77.tmp`.
+/// True for a file that a process which was killed left while it wrote one of [`FILES`]:
+/// `.report.html.77.tmp`.
 fn leftover(name: &str) -> bool {
     let inner = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp"));
     inner.is_some_and(|inner| {
@@ -117,7 +118,7 @@ fn entries(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes a file or a folder, a link without what it points to; what is not there is removed already.
+/// Removes a file or a folder, a link without what it points to; a missing one counts as removed.
 fn remove(path: &Path) -> Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),

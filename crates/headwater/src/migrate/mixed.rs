@@ -108,8 +108,8 @@ pub(super) fn mixed(
     Ok((trained, found))
 }
 
-/// Said where a step of the second run takes longer than one of the first, whose precision is `plain`: medians in seconds, 0
-/// for unknown.
+/// Said where a step of the second run takes longer than one of the first, whose precision is `plain`:
+/// medians in seconds, 0 for unknown.
 fn slower(plain: &str, first: f64, second: f64) -> String {
     match first > 0.0 && second > SLOWER * first {
         true => format!(
@@ -139,14 +139,15 @@ struct Judged {
     text: String,
 }
 
-/// Judges whether the second run is worse than the first by more than chance: runs that differ in rounding alone
-/// part ways as runs of different seeds do.
+/// Judges whether the second run is worse than the first by more than chance: runs that differ in rounding
+/// alone part ways as runs of different seeds do.
 fn judge(plain: &Side, mixed: &Side) -> Judged {
     let both = |of: &dyn Fn(&Scores) -> Option<f64>| {
         let of = |s: &Summary| of(&s.evaluation.as_ref()?.scores);
         Some((of(plain.summary)?, of(mixed.summary)?))
     };
-    // Shares of samples: tokens and pixels of one sample are not independent, so that their number says nothing of chance.
+    // Shares of samples: tokens and pixels of one sample are not independent, so that their number says
+    // nothing of chance.
     let by_sample = |s: &Scores| s.accuracy.filter(|_| s.counted == Some(s.samples as u64));
     if let (Some((a, b)), Some(e)) = (both(&by_sample), &mixed.summary.evaluation) {
         // Two standard errors of a difference of two shares, and one sample.

@@ -79,7 +79,7 @@ impl Found {
     }
 }
 
-/// Who is told how the work goes on.
+/// A receiver of progress reports.
 pub trait Watcher {
     /// A step begins.
     fn begin(&mut self, number: usize, title: &str);
@@ -96,13 +96,13 @@ pub enum Begin {
     Anew,
     /// They are replaced.
     Overwrite,
-    /// Training runs that were interrupted are gone on with; everything else is done again.
+    /// Training runs that were interrupted are resumed; everything else is done again.
     Resume,
 }
 
-/// Runs all steps of a job, which `adjust` may change before, in the folder `out`. The report is written after
-/// each step. A step that cannot be done is a failed step, not an
-/// error; those that need it are left out.
+/// Runs all steps of a job, which `adjust` may change before, in the folder `out`. The report is written
+/// after each step. A step that cannot be done is a failed step, not an error; those that need it are left
+/// out.
 ///
 /// # Errors
 /// If the job cannot be read, `out` is in use or not empty, or the report cannot be written.

@@ -1,5 +1,5 @@
-//! A job's file written for a model. Known settings are filled in, everything else stands beside them as
-//! comments, and the job runs as it is.
+//! A job's file written for a model. Known settings are filled in, everything else is included as comments,
+//! and the job runs as it is.
 
 use super::job::FILE;
 use super::page::{BATCH, EPOCHS, Files, text};
@@ -19,7 +19,7 @@ use std::path::{Component, Path, PathBuf};
 pub struct New {
     /// The exported model.
     pub model: PathBuf,
-    /// PyTorch's truth; by default the file that `record` writes beside the model, if it is there.
+    /// PyTorch's truth; by default the file that `record` writes beside the model, if it exists.
     pub golden: Option<PathBuf>,
     /// Samples to train on; by default those that the golden's run was recorded on, or else its one batch.
     pub data: Option<PathBuf>,

@@ -1,5 +1,5 @@
-//! The steps that compare and judge. Each takes the results of the one before, and returns those for the next, with
-//! its findings.
+//! The steps that compare and judge. Each takes the results of the one before, and returns those for the
+//! next, with its findings.
 
 use super::{Found, Job};
 use crate::check::{self, CheckReport, Compared, check};

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Steps over which two correct f32 runs stay together, and how far apart they may be (relative). Later they
-/// part ways whatever one does: training amplifies every rounding.
+/// Steps over which two correct f32 runs agree, and their largest relative difference. Later they diverge in
+/// any case: training amplifies every rounding.
 const CURVE_STEPS: usize = 100;
 const CURVE_LIMIT: f64 = 1e-3;
 
@@ -91,8 +91,8 @@ pub(super) struct Places {
     pub(super) log: &'static str,
 }
 
-/// Trains as `config` says, with checkpoints and log in the folder `out`; a run that is there already is gone
-/// on with, where the migration is resumed. `first` looks at the trainer before the run and `last` after it.
+/// Trains as `config` says, with checkpoints and log in the folder `out`; an existing run is resumed, where
+/// the migration is resumed. `first` looks at the trainer before the run and `last` after it.
 ///
 /// # Errors
 /// Errors of trainer and disk, and if the run was stopped.

@@ -61,7 +61,7 @@ enum Scale {
 }
 
 impl Scale {
-    /// A value as it lies on the axis.
+    /// A value as a coordinate on the axis.
     fn of(self, y: f64) -> f64 {
         match self {
             Scale::Linear => y,

@@ -43,7 +43,8 @@ pub const PYTORCH: &str = "PyTorch of the export";
 /// Bytes of a folder whose files' contents are hashed; of a larger one, their sizes are.
 const FOLDER: u64 = 4 << 30;
 
-/// A file and its SHA-256; one that cannot be read says so. That of a folder is of a line for each of its files, sorted.
+/// A file and its SHA-256; one that cannot be read says so. That of a folder is of a line for each of its
+/// files, sorted.
 pub fn file(what: &str, path: &Path) -> (String, String) {
     if path.is_dir() {
         let hash = folder(path, FOLDER).unwrap_or_else(|e| format!("hash unknown: {e:#}"));
@@ -64,8 +65,8 @@ pub fn file(what: &str, path: &Path) -> (String, String) {
     (what.to_string(), format!("{} · SHA-256 {hash}", path.display()))
 }
 
-/// The hash of a folder: of a line "hash  name" for each file below it, as `sha256sum` prints them, sorted by name. If it
-/// has more than `most` bytes, sizes stand in place of hashes.
+/// The hash of a folder: of a line "hash  name" for each file below it, as `sha256sum` prints them, sorted by
+/// name. If it has more than `most` bytes, sizes replace hashes.
 fn folder(path: &Path, most: u64) -> anyhow::Result<String> {
     let mut files: Vec<(String, std::path::PathBuf, u64)> = Vec::new();
     let mut open = vec![path.to_path_buf()];
@@ -144,7 +145,7 @@ fn utc(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", days + 1)
 }
 
-/// The command line, with words quoted that a shell would take apart.
+/// The command line, with words quoted that a shell would split.
 fn command() -> String {
     let quoted = |w: std::ffi::OsString| text::word(&w.to_string_lossy());
     let mut words = std::env::args_os();

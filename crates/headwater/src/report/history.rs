@@ -1,4 +1,5 @@
-//! The numbers that a training run tells, kept for its report: loss, learning rate, norm, throughput, evaluations.
+//! The numbers that a training run tells, kept for its report: loss, learning rate, norm, throughput,
+//! evaluations.
 
 use super::{Block, Chart, Series, scores};
 use crate::runtime::score::Metric;
@@ -57,7 +58,7 @@ impl History {
     /// The first `until` steps of a run that is resumed, from its log; what the log does not have is missing.
     ///
     /// # Errors
-    /// If the log is there and cannot be read.
+    /// If the log exists and cannot be read.
     pub fn read(log: &Path, until: u64) -> Result<History> {
         let text = match std::fs::read_to_string(log) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -136,8 +137,8 @@ impl History {
         self.line(name, |s| s.loss)
     }
 
-    /// The mean loss of the last steps at each step, a fiftieth of the run, where that is many: a line that shows
-    /// the trend through the noise of batches.
+    /// The mean loss of the last steps at each step, a fiftieth of the run, where that is many: a line that
+    /// shows the trend through the noise of batches.
     pub fn trend(&self) -> Option<Series> {
         let points = self.loss("").points;
         let window = points.len() / 50;
@@ -208,7 +209,7 @@ impl History {
     }
 }
 
-/// The middle one of some numbers; 0 for none.
+/// Median; 0 if empty.
 pub fn median(of: &mut [f64]) -> f64 {
     of.sort_by(f64::total_cmp);
     of.get(of.len() / 2).copied().unwrap_or(0.0)

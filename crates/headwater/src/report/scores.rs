@@ -17,8 +17,8 @@ pub fn shown(metric: Metric, value: f64) -> String {
     }
 }
 
-/// The most important metrics in a line, that by which evaluations are compared among them: "loss 0.5226, accuracy
-/// 0.9944".
+/// The most important metrics in a line, that by which evaluations are compared among them: "loss 0.5226,
+/// accuracy 0.9944".
 pub fn line(s: &Scores, compared: Metric) -> String {
     let mut metrics = HEADLINE.to_vec();
     if !metrics.contains(&compared) {

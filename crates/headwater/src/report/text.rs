@@ -103,14 +103,14 @@ pub fn code(message: &str) -> Option<String> {
     (!before.ends_with(|c: char| c.is_ascii_alphanumeric())).then(|| format!("HW-{}", &after[..digits]))
 }
 
-/// A word as a shell reads it back: in quotes where it would take it apart.
+/// A word as a shell reads it back: in quotes where it would be split.
 pub fn word(w: &str) -> String {
     let plain = !w.is_empty() && w.chars().all(|c| c.is_alphanumeric() || "-_./=:,+%@".contains(c));
     if plain { w.to_string() } else { format!("'{}'", w.replace('\'', r"'\''")) }
 }
 
 /// A text whose control characters are spelled out, line ends and tabs excepted. Names in a model come from
-/// strangers, and a terminal obeys what is written to it; a page would show what is not there.
+/// strangers, and a terminal obeys what is written to it; a page would show what is not in the file.
 pub fn plain(text: &str) -> Cow<'_, str> {
     // Beside control characters, those that change the direction of writing (Unicode, UAX #9).
     let obeyed = |c: char| {

@@ -13,8 +13,8 @@ fn columns(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Breaks a line at spaces so that no part is wider than `width`. Parts after the first stand below the text: after the
-/// indentation, and after a first word that is set apart by two spaces.
+/// Breaks a line at spaces so that no part is wider than `width`. Parts after the first are aligned with the
+/// text: after the indentation, and after a first word that is separated by two spaces.
 pub fn line(text: &str, width: usize) -> String {
     if columns(text) <= width {
         return text.to_string();
@@ -57,8 +57,8 @@ fn parts(text: &str, width: usize) -> Vec<String> {
     all
 }
 
-/// The table with aligned columns, heads underlined, and no line wider than `width`: the widest columns are made narrower
-/// and their cells broken.
+/// The table with aligned columns, heads underlined, and no line wider than `width`: the widest columns are
+/// made narrower and their cells broken.
 pub fn table(t: &Table, width: usize) -> String {
     let count = t.columns.len();
     let natural = |i: usize| {

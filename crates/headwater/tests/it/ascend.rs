@@ -11,7 +11,8 @@ fn low(level: Level, dtype: Option<headwater::core::DType>) -> AmpConfig {
     AmpConfig { level, dtype, ..AmpConfig::default() }
 }
 
-/// A step in full and in low precision on both chips: with every check of the simulator, to the bits of runs without.
+/// A step in full and in low precision on both chips: with every check of the simulator, to the bits of runs
+/// without.
 fn steps_have_no_findings(batch: usize) {
     for (chip, amp) in [
         ("910b1", low(Level::O0, None)),
@@ -43,8 +44,8 @@ fn steps_of_a_whole_batch_have_no_findings() {
     steps_have_no_findings(64);
 }
 
-/// 310P makes 65504 of what is infinite in f16. Its gradients count as infinite then: parameters stay as they are, and
-/// the loss scale falls.
+/// 310P makes 65504 of what is infinite in f16. Its gradients count as infinite then: parameters stay as they
+/// are, and the loss scale falls.
 #[test]
 fn an_overflow_that_saturates_skips_the_step() {
     for accumulate in [1, 2] {

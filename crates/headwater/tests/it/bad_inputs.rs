@@ -1,5 +1,5 @@
-//! Two hundred bad inputs. Each ends with the right exit status and a message that names the fault and a way out, and
-//! leaves no file behind.
+//! Two hundred bad inputs. Each ends with the right exit status and a message that names the fault and a way
+//! out, and leaves no file.
 
 use headwater::core::{DType, Tensor, TensorType};
 use headwater::tensors::TensorFile;
@@ -209,7 +209,7 @@ fn files(place: &Place, all: &mut Vec<Bad>) {
         let file = place.write(&format!("data.{ending}"), "a,b\n1,2\n");
         all.push(bad(&["train", &model, "--data", &file, "--steps", "1"], 1, &["data", way]));
     }
-    // A pattern names data. Weights and orders lie in one file, or in the shards of an index.
+    // A pattern names data. Weights and orders are in one file, or in the shards of an index.
     for part in ["shard-1.safetensors", "shard-2.safetensors"] {
         std::fs::copy(&train, place.path(part)).unwrap();
     }
@@ -287,8 +287,8 @@ fn folders(place: &Place, all: &mut Vec<Bad>) {
     }
 }
 
-/// Tokenizers that are none, at which the `tokenizers` library panics, or which ask for memory without end: what the file
-/// holds, and what the message names.
+/// Tokenizers that are none, at which the `tokenizers` library panics, or which request memory without end:
+/// what the file holds, and what the message names.
 fn tokenizers(place: &Place, all: &mut Vec<Bad>) {
     let gpt = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/bytes-gpt/gpt.pt2");
     let plain = serde_json::json!({
@@ -464,7 +464,7 @@ fn samples(place: &Place, all: &mut Vec<Bad>) {
     }
 }
 
-/// Command lines that fit no command, or ask for what is not there.
+/// Command lines that fit no command, or name what does not exist.
 fn lines(place: &Place, all: &mut Vec<Bad>) {
     let (model, train) = (example("digits_vit.pt2"), example("train.safetensors"));
     let usage = "--help";

@@ -1,5 +1,5 @@
-//! Attention whose masks leave queries no key, rows of infinities, and attention of which some queries are read:
-//! every verdict beside PyTorch's float64, on the CPU, both NPUs and the reference.
+//! Attention whose masks leave queries no key, rows of infinities, and attention of which some queries are
+//! read: every verdict beside PyTorch's float64, on the CPU, both NPUs and the reference.
 
 use crate::common;
 use headwater::check::{CheckReport, Compared, check};
@@ -25,8 +25,8 @@ fn report(name: &str, precision: DType, device: &str) -> CheckReport {
         .unwrap_or_else(|e| panic!("{name} in {precision} on {device}: {e:#}"))
 }
 
-/// Every output and gradient agrees, in each precision that a device has. Low precision is for fused operators:
-/// of spelled-out ones the constants overflow.
+/// Every output and gradient agrees, in each precision that a device has. Low precision is for fused
+/// operators: of spelled-out ones the constants overflow.
 fn agrees(name: &str, low: bool) {
     let precisions: &[(&str, &[DType])] = &[
         ("cpu", if low { &[F64, F32, BF16, F16] } else { &[F64, F32] }),
@@ -98,8 +98,8 @@ fn some_queries_are_read_of_attention_of_any_rank() {
     }
 }
 
-/// Models with left-padded samples, one of padding alone, for 50 steps in f32: PyTorch's losses within 1e-5 of
-/// themselves, all steps.
+/// Models with left-padded samples, one of padding alone, for 50 steps in f32: PyTorch's losses within 1e-5
+/// of themselves, all steps.
 #[test]
 fn left_padded_models_train_as_pytorch_does() {
     for name in ["padded_gpt2", "padded_llama", "padded_opt", "padded_bert"] {

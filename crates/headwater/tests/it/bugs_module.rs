@@ -12,7 +12,8 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens").join(name)
 }
 
-/// The archive's own numbers are reproduced; that they are not the module's is what the old golden cannot tell.
+/// The archive's own numbers are reproduced; that they are not the module's is what the old golden cannot
+/// tell.
 #[test]
 fn a_golden_without_the_statement_is_named_as_such() {
     for name in [

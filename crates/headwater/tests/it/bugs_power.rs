@@ -266,7 +266,7 @@ fn mutations_of_all_goldens_are_found_in_every_precision() {
 }
 
 /// `normalize` of zeros with an eps that f16 does not have, and sums beyond f32's range, whose order decides
-/// between infinity and NaN: rounding leaves no number, whoever computes it. In f64 all is proved.
+/// between infinity and NaN: rounding gives NaN on any device. In f64 all is proved.
 #[test]
 fn what_is_no_number_once_it_is_rounded_is_not_proved_and_said() {
     for (name, device, dtype) in [
@@ -289,8 +289,8 @@ fn what_is_no_number_once_it_is_rounded_is_not_proved_and_said() {
     }
 }
 
-/// Rows without keys make loss and gradients NaN in any precision: no loss scale is at fault, and nothing is proved.
-/// If f16 saturates, as on 310P, they are numbers, which is said.
+/// Rows without keys make loss and gradients NaN in any precision: no loss scale is at fault, and nothing is
+/// proved. If f16 saturates, as on 310P, they are numbers, which is said.
 #[test]
 fn a_model_of_nan_differs_in_no_precision() {
     let at = |end: &str| {

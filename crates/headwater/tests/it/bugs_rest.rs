@@ -1,5 +1,5 @@
-//! Small models and files whose results were wrong, or were refused as a defect: ties of medians, reductions of nothing,
-//! tokenizers, tables, and sizes of 1.
+//! Small models and files whose results were wrong, or were refused as a defect: ties of medians, reductions
+//! of nothing, tokenizers, tables, and sizes of 1.
 
 use crate::common::agrees;
 use headwater::check::{CheckReport, check};

@@ -91,7 +91,7 @@ fn a_difference_is_found_also_where_terms_cancel() {
 fn with(dir: &Path, change: impl FnOnce(&mut TensorFile)) -> PathBuf {
     let mut file = TensorFile::read(&at("normed.golden.safetensors")).unwrap();
     change(&mut file);
-    // A path that a shell would take apart.
+    // A path that a shell would split.
     let path = dir.join("of another kind.golden.safetensors");
     file.write(&path).unwrap();
     path

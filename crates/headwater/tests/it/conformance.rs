@@ -1,5 +1,5 @@
-//! Training steps of the goldens' models on every device: loss, gradients and buffers against the same step in
-//! f64, within derived bounds.
+//! Training steps of the goldens' models on every device: loss, gradients and buffers against the same step
+//! in f64, within derived bounds.
 
 use headwater::core::conformance::{Conformance, training_step};
 use headwater::core::graph::{Input, InputRole};

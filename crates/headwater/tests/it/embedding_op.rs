@@ -1,5 +1,6 @@
-//! Published test tables for the gradient of an embedding, run through `headwater op` on the CPU and on simulated
-//! chips. Every float dtype and every type of index is within the error bound of the kernel around PyTorch's float64.
+//! Published test tables for the gradient of an embedding, run through `headwater op` on the CPU and on
+//! simulated chips. Every float dtype and every type of index is within the error bound of the kernel around
+//! PyTorch's float64.
 
 use crate::common::op::{attrs, op, table};
 use headwater::core::{DType, Tensor};
@@ -65,7 +66,8 @@ fn cases() -> Vec<Case> {
     cases.iter().map(of).collect()
 }
 
-/// The type that the indices of case `i` have in the `j`-th dtype: every dtype with every type of index, in turn.
+/// The type that the indices of case `i` have in the `j`-th dtype: every dtype with every type of index, in
+/// turn.
 fn kind(case: &Case, i: usize, j: usize) -> DType {
     let kind = [DType::I64, DType::I32, DType::I16, DType::I8, DType::U8][(i + j) % 5];
     if case.rows > 128 && kind.size() == 1 { DType::I16 } else { kind }
@@ -92,8 +94,8 @@ fn all_cases(device: &str) -> BTreeSet<String> {
     on_host
 }
 
-/// The cases that a chip has no kernel for: f64, indices that are neither i32 nor i64, rows without elements; `lacks` says
-/// of which dtypes, or of tables of so many elements, it has none beside.
+/// The cases that a chip has no kernel for: f64, indices that are neither i32 nor i64, rows without elements;
+/// `lacks` says of which dtypes, or of tables of so many elements, it has none beside.
 fn refused(lacks: impl Fn(DType, usize) -> bool) -> BTreeSet<String> {
     let mut refused = BTreeSet::new();
     for (i, case) in cases().iter().enumerate() {
@@ -144,7 +146,7 @@ fn policies_are_attributes() {
         op("embedding_dense_backward_ex", tensors(&bad), &attrs("num_weights=5 overflow=maybe")).unwrap_err();
     assert!(refused.contains("`overflow` is `maybe`: it may be inf, saturate"), "{refused}");
 
-    // Shards one after the other are the whole, and so are the rows of the sparse form.
+    // Concatenated shards are the whole, and so are the rows of the sparse form.
     let whole = op("embedding_dense_backward", tensors(&case.index), &case.attrs).unwrap();
     let whole = whole.get("output.0").unwrap();
     let mut together = Vec::new();
@@ -180,8 +182,8 @@ fn the_ladder_has_all_its_rungs() {
     }
 }
 
-/// Fields that `--json` gives for an operator's results, not the table's texts; a NaN is not lost among larger
-/// numbers.
+/// Fields that `--json` gives for an operator's results, not the table's texts; a NaN is not lost among
+/// larger numbers.
 #[test]
 fn results_are_described_in_fields() {
     let folder = tempfile::tempdir().unwrap();

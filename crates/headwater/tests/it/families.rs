@@ -22,8 +22,8 @@ fn open(family: &str, form: &str) -> (Model, Golden) {
     (model, golden)
 }
 
-/// Faults of a family's model at a precision on a device: everything must be within its derived bound, nothing
-/// missing, and outputs, gradients and buffers are within `limit`.
+/// Faults of a family's model at a precision on a device: everything must be within its derived bound,
+/// nothing missing, and outputs, gradients and buffers are within `limit`.
 fn wrong(family: &str, form: &str, precision: DType, device: &dyn Device, limit: f64) -> Vec<String> {
     let (model, golden) = open(family, form);
     let name = format!("{family}.{form} in {precision} on {}", device.name());
@@ -53,8 +53,8 @@ fn agrees(precision: DType, limit: f64) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Some families on simulated NPUs, in every precision that their products have. Derived bounds are all that limits them:
-/// of 8 and 11 bits they are wide.
+/// Some families on simulated NPUs, in every precision that their products have. Derived bounds are all that
+/// limits them: of 8 and 11 bits they are wide.
 fn agree_on_chips(families: &[&str]) {
     let mut found = Vec::new();
     for (chip, precisions) in

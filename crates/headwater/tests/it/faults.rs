@@ -1,5 +1,5 @@
-//! The program among faults: readers that leave, full disks, signals, pipes, folders in use. What it says, what
-//! it saves, and its exit status.
+//! The program among faults: readers that leave, full disks, signals, pipes, folders in use. What it says,
+//! what it saves, and its exit status.
 #![cfg(unix)]
 
 use headwater::tensors::TensorFile;

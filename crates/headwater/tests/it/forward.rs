@@ -1,4 +1,5 @@
-//! Running trained models forward, and taking their weights elsewhere: `eval`, `predict`, `export`, `train --init`.
+//! Running trained models forward, and taking their weights elsewhere: `eval`, `predict`, `export`,
+//! `train --init`.
 
 use headwater::core::Tensor;
 use headwater::cpu::Cpu;

@@ -1,5 +1,5 @@
-//! `headwater op` on arguments that ask for no end of work or memory. A message names the argument, in a process that
-//! may claim 4 GiB.
+//! `headwater op` on arguments that request unbounded work or memory. A message names the argument, in a
+//! process that may claim 4 GiB.
 #![cfg(target_os = "linux")]
 
 use headwater::core::{DType, Tensor, TensorType};

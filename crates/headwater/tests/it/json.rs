@@ -1,5 +1,5 @@
-//! `docs/json.md`: results of commands have the keys that it documents, of the types it states. Keys of a migration are
-//! compared in `migrate.rs`.
+//! `docs/json.md`: results of commands have the keys that it documents, of the types it states. Keys of a
+//! migration are compared in `migrate.rs`.
 
 use serde_json::Value;
 use std::path::Path;
@@ -25,7 +25,8 @@ fn tables(page: &str, command: &str) -> Vec<Vec<(String, String)>> {
     tables
 }
 
-/// The value at a documented key: `a.b` is in an object, `a[]` the first element of a list. Null if there is none.
+/// The value at a documented key: `a.b` is in an object, `a[]` the first element of a list. Null if there is
+/// none.
 fn at<'a>(value: &'a Value, key: &str) -> &'a Value {
     key.split('.').fold(value, |value, part| match part.strip_suffix("[]") {
         Some("") => &value[0],

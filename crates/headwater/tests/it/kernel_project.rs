@@ -1,8 +1,8 @@
-//! Projects around kernels, as `headwater kernels OPERATOR --project` writes them. Every C++ file compiles, tables
-//! agree, and commands and files of the pages are there.
+//! Projects around kernels, as `headwater kernels OPERATOR --project` writes them. Every C++ file compiles,
+//! tables agree, and commands and files of the pages exist.
 //!
-//! PyTorch, torch_npu and CANN are stood for by declarations, in `kernel_project/stubs` and in `crates/ascend/check`.
-//! `tools/tests/test_kernel_project.py` runs projects with PyTorch.
+//! PyTorch, torch_npu and CANN are replaced by declarations, in `kernel_project/stubs` and in
+//! `crates/ascend/check`. `tools/tests/test_kernel_project.py` runs projects with PyTorch.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

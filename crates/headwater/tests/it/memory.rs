@@ -91,7 +91,8 @@ fn a_step_that_does_not_fit_is_refused_before_the_run() {
     }
 }
 
-/// A million rows of a number and one of two words: 5 MB of text, 16 MB of numbers and labels. It takes 40 MiB; strings by row took 112.
+/// A million rows of a number and one of two words: 5 MB of text, 16 MB of numbers and labels. It takes 40
+/// MiB; strings by row took 112.
 #[test]
 fn labels_of_a_text_take_memory_by_the_row_and_not_by_the_word() {
     const MOST: u64 = 4 << 20;

@@ -357,7 +357,7 @@ fn an_interrupted_migration_goes_on_and_ends_as_an_undisturbed_one() {
         let first = run_into(dir.path(), out.path(), Begin::Anew, &mut StopsAt(at, &stop), &stop);
         let stopped = first.sections.last().unwrap();
         assert!(!first.passed() && stopped.summary.contains("go on with --resume"), "{}", stopped.summary);
-        // An error without a code: the command that goes on stands beside it.
+        // An error without a code: the command that goes on is printed with it.
         let line = format!("--out {} --resume`", out.path().display());
         assert!(stopped.next.as_ref().is_some_and(|n| n.contains(&line)), "{:?}", stopped.next);
         let second = run_into(dir.path(), out.path(), Begin::Resume, &mut Quiet, &never);

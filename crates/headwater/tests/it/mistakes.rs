@@ -1,11 +1,11 @@
-//! Sixty mistakes that newcomers make on the command line. Each ends with the right exit status, in a message that says what is
-//! wrong and what is right.
+//! Sixty mistakes that newcomers make on the command line. Each ends with the right exit status, in a message
+//! that says what is wrong and what is right.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A command line, with `{model}`, `{train}`, `{own}` (the folder of the tests' files) and `{dir}` (an empty folder) for
-/// files; its exit status; parts of the message.
+/// A command line, with `{model}`, `{train}`, `{own}` (the folder of the tests' files) and `{dir}` (an empty
+/// folder) for files; its exit status; parts of the message.
 const MISTAKES: &[(&str, i32, &[&str])] = &[
     // Commands and options.
     ("trian {model}", 2, &["unrecognized subcommand 'trian'", "'train'"]),

@@ -176,7 +176,7 @@ fn the_torch_policy_is_autocast_node_by_node() {
             let wrong: Vec<String> =
                 wrong.into_values().filter(|(n, _)| 2 * n > DRAWS).map(|(_, said)| said).collect();
             assert!(compared > recorded, "{compared}");
-            // Outputs stand in the order of the model: the first difference is where it begins.
+            // Outputs are in the order of the model: the first difference is where it begins.
             assert!(wrong.is_empty(), "{name} in {dtype}: {} of {compared}, first {}", wrong.len(), wrong[0]);
         }
     }

@@ -1,5 +1,5 @@
-//! Files and wishes of somebody who begins: models exported the wrong way, weights that are none, masks beside images.
-//! `python -m headwater_tools.newcomer crates/headwater/tests/newcomer` made the files.
+//! Files and wishes of somebody who begins: models exported the wrong way, weights that are none, masks
+//! beside images. `python -m headwater_tools.newcomer crates/headwater/tests/newcomer` made the files.
 
 use headwater::core::{DType, Tensor};
 use headwater::tensors::TensorFile;

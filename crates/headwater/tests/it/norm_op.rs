@@ -1,5 +1,5 @@
-//! Published test tables for RMS norm and its gradient, run through `headwater op` on the CPU and on simulated chips.
-//! Every float dtype is within the error bound of their formulas around PyTorch's float64.
+//! Published test tables for RMS norm and its gradient, run through `headwater op` on the CPU and on
+//! simulated chips. Every float dtype is within the error bound of their formulas around PyTorch's float64.
 
 use crate::common::op::{attrs, op, table};
 use headwater::core::{DType, Tensor};
@@ -50,11 +50,12 @@ fn cases(name: &str) -> Vec<Case> {
     cases.iter().map(of).collect()
 }
 
-/// Bounds of the errors of `output.0`, `grad.input` and `grad.weight`, with `u` a rounding of the dtype and `v` one of
-/// the type that is computed in.
+/// Bounds of the errors of `output.0`, `grad.input` and `grad.weight`, with `u` a rounding of the dtype and
+/// `v` one of the type that is computed in.
 ///
-/// Each operand is off by u, and so is rstd, a mean of squares' root. A sum of n terms is off by n v, and beside it a
-/// result takes at most ten further operations. The result is rounded once more. PyTorch's eps without one is float64's.
+/// Each operand is off by u, and so is rstd, a mean of squares' root. A sum of n terms is off by n v, and
+/// beside it a result takes at most ten further operations. The result is rounded once more. PyTorch's eps
+/// without one is float64's.
 fn bounds(case: &Case, dtype: DType) -> BTreeMap<&'static str, Vec<f64>> {
     let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let (u, v, n) = (dtype.epsilon() / 2.0, wide.epsilon() / 2.0, case.row);

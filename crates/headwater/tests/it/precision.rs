@@ -48,15 +48,15 @@ fn autocast_lists_are_pytorchs() {
             assert!(same, "{policy}: {target} is {:?}, PyTorch's is {kind}", policy.class(found.op));
         }
         // Operators that were recorded and are on no list of PyTorch's are on none of ours, but for these:
-        // `convolution` is what an export of core ATen has where autocast saw `conv2d`; `cross_entropy_loss` is
-        // `log_softmax` and `nll_loss`, which both are listed; `upsample_bicubic2d` was recorded through `.vec`,
-        // which calls the overload that autocast sees.
+        // `convolution` is what an export of core ATen has where autocast saw `conv2d`; `cross_entropy_loss`
+        // is `log_softmax` and `nll_loss`, which both are listed; `upsample_bicubic2d` was recorded through
+        // `.vec`, which calls the overload that autocast sees.
         let named = [
             (Policy::Torch, "convolution"),
             (Policy::TorchCuda, "cross_entropy_loss"),
             (Policy::TorchCuda, "upsample_bicubic2d"),
-            // On PyTorch's list (2.13 gives f32 under autocast on the CPU), but the recorded choices are older than
-            // the operators.
+            // On PyTorch's list (2.13 gives f32 under autocast on the CPU), but the recorded choices are
+            // older than the operators.
             (Policy::Torch, "_adaptive_avg_pool3d"),
             (Policy::Torch, "avg_pool3d"),
             (Policy::Torch, "max_pool3d"),
@@ -68,7 +68,8 @@ fn autocast_lists_are_pytorchs() {
             (Policy::Torch, "ctc_loss"),
             // On PyTorch's list, but a rank is an integer at any precision.
             (Policy::Torch, "linalg_matrix_rank"),
-            // On PyTorch's list, but the recorder's fake tensors lack its results, whose shapes depend on data.
+            // On PyTorch's list, but the recorder's fake tensors lack its results, whose shapes depend on
+            // data.
             (Policy::Torch, "linalg_lstsq"),
             // On PyTorch's list as `fft_fft` and the others that these are made of here.
             (Policy::Torch, "_fft_c2c"),
@@ -181,7 +182,8 @@ fn the_torch_policy_computes_what_autocast_does() {
             };
             let ty = TensorType::new(want, view.shape().to_vec());
             let want = Tensor::from_bytes(&ty, view.data());
-            // The last value made for the exporter's node, of its shape: attention has statistics of rows too.
+            // The last value made for the exporter's node, of its shape: attention has statistics of rows
+            // too.
             let made = graph
                 .nodes
                 .iter()

@@ -44,7 +44,8 @@ fn a_step_on_a_chip_has_a_time_and_busy_units() {
         assert!((alone / kernels - 1.0).abs() < 1e-9, "{device}: {time}");
         assert!((launching / (LAUNCH * launches) - 1.0).abs() < 1e-9, "{device}: {time}");
         assert!(alone.max(launching) < seconds && seconds < alone + launching, "{device}: {time}");
-        // L2 is warm at each launch: the memory's time and the bytes of all operands are told beside each other.
+        // L2 is warm at each launch: the memory's time and the bytes of all operands are printed next to each
+        // other.
         let memory: f64 =
             found["steps"].as_array().unwrap().iter().filter_map(|s| s["busy"]["memory"].as_f64()).sum();
         assert!(

@@ -116,7 +116,7 @@ fn inspection_tells_the_steps_of_a_layer() {
     let of = |class: &str| found.module_types.iter().find(|t| t.class == class).unwrap();
     let plan = planned("llama", &Training::default());
     let layers = [0, 1].map(|i| below(&plan, &format!("model.model.layers.{i}.")));
-    // Both layers, each with all that stands in it.
+    // Both layers, each with all that it contains.
     let layer = of("LlamaDecoderLayer");
     assert_eq!((layer.modules, layer.all.0), (2, layers[0] + layers[1]), "{layer:?}");
     assert!(layers.contains(&layer.one.0), "{layer:?}");

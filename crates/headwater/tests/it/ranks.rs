@@ -1,5 +1,5 @@
 //! Several processes under real MPIs: the bits of one, resumption by other numbers of ranks, refusals, ranks
-//! that die or stand still. They need `mpirun.openmpi` and `mpiexec.mpich`; `.ci/ranks` installs these and
+//! that die or are suspended. They need `mpirun.openmpi` and `mpiexec.mpich`; `.ci/ranks` installs these and
 //! runs what is ignored here.
 #![cfg(unix)]
 
@@ -99,7 +99,7 @@ fn a_run_has_one_hash_for_any_number_of_ranks() {
                     "{}",
                     said(&output)
                 );
-                // Losses are those of the run, whoever computed them.
+                // Losses are those of the run, whichever rank computed them.
                 let losses = |out: &Path| {
                     let log = std::fs::read_to_string(out.join("log.jsonl")).unwrap();
                     let lines = log.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());

@@ -13,7 +13,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A field of a struct or a variant of an enum: its name as files spell it, its type in words, its documentation.
+/// A field of a struct or a variant of an enum: its name as files spell it, its type in words, its
+/// documentation.
 struct Item {
     name: String,
     kind: String,

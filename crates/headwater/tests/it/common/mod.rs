@@ -48,7 +48,7 @@ impl Run {
     }
 }
 
-/// Four steps of two batches of 32 on the CPU, as `set` wants them.
+/// Four steps of two batches of 32 on the CPU, as `set` configures them.
 #[allow(dead_code)]
 pub fn train(threads: usize, set: impl FnOnce(&mut TrainConfig)) -> Run {
     train_on(Arc::new(Cpu::new(threads)), set)

@@ -1,5 +1,5 @@
-// Declarations of what the extension of a project uses of PyTorch and torch_npu, for checking its syntax and types on a
-// machine without them. Written from their public documentation; nothing in it can run.
+// Declarations of what the extension of a project uses of PyTorch and torch_npu, for checking its syntax and
+// types on a machine without them. Written from their public documentation; nothing in it can run.
 #pragma once
 
 #include <cstddef>
