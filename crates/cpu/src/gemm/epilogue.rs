@@ -7,7 +7,7 @@ use crate::element::{Float, same};
 use crate::matrix::Mat;
 use crate::simd::{Convert, MAX_LANES, Simd};
 
-/// Adds up `rows` rows of `n` numberswith stride `pitch`, in order.
+/// Adds up `rows` rows of `n` numbers with stride `pitch`, in order.
 ///
 /// # Safety
 /// They may be read, and `n` numbers be written to `to`; these do not overlap.

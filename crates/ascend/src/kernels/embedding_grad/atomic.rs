@@ -152,7 +152,7 @@ fn add(arch: Arch, shape: &EmbeddingGrad, copies: Copies) -> Result<Program> {
     k.finish()
 }
 
-/// Copies rows into UBwith a stride of `pitch` elements.
+/// Copies rows into UB with a stride of `pitch` elements.
 fn read_rows(k: &mut Builder, into: View, from: View, rows: &Scalar, [dim, pitch]: [u64; 2]) {
     let elem = into.elem;
     let (blocks, apart) = (dim.div_ceil(elem.per_block()), pitch / elem.per_block());
