@@ -234,7 +234,7 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// Marks blocks of 32 bytes with a stride of `step` bytes, as written where their source row is, and after
+    /// Marks blocks of 32 bytes, at a stride of `step` bytes, as written where their source row is, and after
     /// it.
     fn follow_row(&mut self, (base, from, len): (Base, i64, usize), to: (Base, i64), step: i64) {
         let Some(row) = self.defined(base, from, len).map(<[u8]>::to_vec) else { return };
