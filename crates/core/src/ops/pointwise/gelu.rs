@@ -70,10 +70,12 @@ fn forward(cx: &OpCx) -> Result<Vec<Expr>> {
 fn backward(cx: &OpCx) -> Result<Vec<Expr>> {
     let (g, x) = (input(0), input(1));
     let slope = if tanh_form(cx)? {
-        let t = tanh_inner(x.clone()).tanh();
+        // 1 - t² is s (2 - s) with s = 1 + t, the same s that the forward function has: they share it where
+        // the forward result is recomputed, and it keeps its bits on devices that compute s without the
+        // tangent.
+        let s = tanh_inner(x.clone()).tanh() + 1.0;
         let inner = (float(3.0 * KAPPA) * x.clone() * x.clone() + 1.0) * BETA;
-        let left = (t.clone() + 1.0) * 0.5;
-        left + x * 0.5 * (float(1.0) - t.clone() * t) * inner
+        s.clone() * 0.5 + x * 0.5 * (s.clone() * (float(2.0) - s)) * inner
     } else {
         let cdf = x.clone().ndtr();
         let pdf = (x.clone() * x.clone() * -0.5).exp_nonpos() * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * 0.5);
