@@ -3,6 +3,7 @@
 
 use super::halves::halves;
 use super::register::{Register, WORD, limits};
+use super::rewrite::coarse;
 use super::route::{self, Extent, Route, Staged, Way};
 use super::space::{IterationSpace, Tile, words};
 use super::table::Shape;
@@ -51,6 +52,8 @@ pub(super) struct Body<'a> {
     pub regs: Vec<Option<Register>>,
     /// Halves of a row of banks that hold the values.
     pub halves: Vec<Half>,
+    /// Functions that need 16 bits alone.
+    pub coarse: Vec<bool>,
     /// Values that stay.
     pub kept: Vec<bool>,
     /// Indices of axes outside the tile, and of the first of the tile on the leading axis.
@@ -88,10 +91,7 @@ impl<'a> Body<'a> {
         tile: &Tile,
         operands: Vec<TileOperand>,
     ) -> Body<'a> {
-        let mut u = VectorUnit::new(w, tile.clone());
-        let narrow = p.writes.iter().all(|o| matches!(o.dtype, DType::F16 | DType::BF16));
-        let sums = p.body.iter().any(|i| matches!(i, Instr::Reduce(..) | Instr::Columns(..)));
-        u.coarse = narrow && !sums;
+        let u = VectorUnit::new(w, tile.clone());
         let count = ((tile.most * tile.inner) as u64).into();
         Body {
             u,
@@ -101,6 +101,7 @@ impl<'a> Body<'a> {
             operands,
             regs: vec![None; p.body.len()],
             halves: halves(p),
+            coarse: coarse(p),
             kept: vec![false; p.body.len()],
             position: Vec::new(),
             lead: (tile.most as u64).into(),
@@ -453,6 +454,7 @@ impl<'a> Body<'a> {
         }
         for &at in list {
             self.u.w.half = self.halves[at];
+            self.u.coarse = self.coarse[at];
             self.u.spent = self.spent(at, &last);
             self.u.home = (users[at] == 1).then(|| self.home(at, last[at])).flatten();
             match self.p.body[at] {

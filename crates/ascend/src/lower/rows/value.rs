@@ -52,7 +52,7 @@ pub(super) struct VectorUnit {
     pub spent: Vec<BufferId>,
     /// Buffer of a result that the current instruction computes and nothing else needs, and its directions.
     pub home: Option<Held>,
-    /// True if all results have 16 bits and nothing is summed: functions need not be as exact as f32.
+    /// True if the function in hand need not be as exact as f32 (see [`super::rewrite::coarse`]).
     pub coarse: bool,
 }
 
