@@ -119,6 +119,9 @@ pub struct RowProgramLimits {
     /// Most columns of a program that sums over rows: partial sums of all columns exist for each block of
     /// rows.
     pub column_sums: usize,
+    /// True if sums over rows are added in an order of the sizes alone. Otherwise the order depends on what
+    /// else the program computes, and recomputation leaves programs with such sums as they are.
+    pub column_order: bool,
 }
 
 /// Memory of a device.
@@ -239,8 +242,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// A device of cores with caches that computes in every type. Passes assume it where no device is at
-    /// hand, as in tests of graphs alone. Devices state their own figures.
+    /// A device of cores with caches that computes in every type, for tests of graphs alone. Devices state
+    /// all their figures themselves, so that a new field is a question to each of them.
     pub fn generic(operators: Arc<dyn Operators>) -> Target {
         use DType::{BF16, F16, F32, F64};
         Target {
@@ -258,6 +261,7 @@ impl Target {
                 long_columns: 4096,
                 few_rows: 128,
                 column_sums: 1 << 18,
+                column_order: true,
             },
             memory: TargetMemory {
                 alignment: crate::plan::ALIGN,

@@ -37,6 +37,7 @@ pub(crate) fn target(threads: usize, tier: Tier, kernels: Arc<Kernels>) -> Targe
             long_columns: WHOLE,
             few_rows: 128,
             column_sums: 1 << 18,
+            column_order: true,
         },
         memory: TargetMemory {
             alignment: ALIGN,

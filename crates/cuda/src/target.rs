@@ -2,11 +2,15 @@
 
 use crate::host::context::ALIGN;
 use crate::lower;
+use headwater_core::DType::{BF16, F16, F32, F64, I32, I64};
 use headwater_core::TensorType;
 use headwater_core::expand::{self, ExpandedStep, Expansion, View};
 use headwater_core::ops::{OpCx, OpDef};
 use headwater_core::plan::Work;
-use headwater_core::target::{MemorySpace, Operators, Port, Rates, Support, Target};
+use headwater_core::target::{
+    DTypeSet, DTypeSupport, MemorySpace, Operators, Port, ProductModel, Rates, RecomputeCosts,
+    RowProgramLimits, Support, TRANSCENDENTAL, Target, TargetMemory, TransposeCosts,
+};
 use std::sync::Arc;
 
 /// Operators of a GPU. Without a compiler, or without cuBLASLt, steps run on the host.
@@ -61,15 +65,42 @@ impl Operators for Kernels {
     }
 }
 
-/// The target of a GPU with so many bytes of memory: f64 and i64 are computed there. Figures are of an H100's
+/// The target of a GPU with so many bytes of memory: f64 and i64 are computed there. Rates are of an H100's
 /// data sheet.
 pub(crate) fn target(name: &str, bytes: u64, text: bool, products: bool) -> Target {
-    let mut target = Target::generic(Arc::new(Kernels { text, products }));
-    target.name = name.into();
-    target.has_host = true;
-    target.rows.whole_columns = lower::WHOLE;
-    target.rates = Rates { flops: 6e13, low_flops: 8e14, bytes: 3e12 };
-    target.memory.alignment = ALIGN;
-    target.memory.spaces = vec![MemorySpace { name: "device".into(), bytes: Some(bytes), host: false }];
-    target
+    Target {
+        name: name.into(),
+        dtypes: DTypeSupport {
+            storage: DTypeSet::ALL,
+            rows: DTypeSet::ALL,
+            arithmetic: DTypeSet::of(&[I32, I64, F32, F64]),
+            accumulator: F32,
+        },
+        // Registers of a thread hold the values of one column; longer programs spill.
+        rows: RowProgramLimits {
+            instructions: 96,
+            operands: 20,
+            whole_columns: lower::WHOLE,
+            long_columns: 4096,
+            few_rows: 128,
+            column_sums: 1 << 18,
+            column_order: true,
+        },
+        memory: TargetMemory {
+            alignment: ALIGN,
+            spaces: vec![MemorySpace { name: "device".into(), bytes: Some(bytes), host: false }],
+            shared_workspace: 0,
+            expansion: expand::BUDGET,
+        },
+        // Accesses across rows are not coalesced: each takes a sector of 32 bytes for one element.
+        transpose: TransposeCosts { reductions: true, functions: TRANSCENDENTAL },
+        recompute: RecomputeCosts { instructions: 48, reads: 2.5, smallest: 16.0, longer_lives: 3.0 },
+        rates: Rates { flops: 6e13, low_flops: 8e14, bytes: 3e12 },
+        products: [(F16, F32), (BF16, F32), (F32, F32), (F64, F64)]
+            .map(|(operands, sums)| ProductModel::plain(operands, sums))
+            .into(),
+        saturating: DTypeSet::default(),
+        has_host: true,
+        operators: Arc::new(Kernels { text, products }),
+    }
 }

@@ -11,7 +11,8 @@ use headwater_core::ops::{Body, OpCx, OpDef};
 use headwater_core::plan::{Plan, Work};
 use headwater_core::row::RowProgram;
 use headwater_core::target::{
-    DTypeSet, DTypeSupport, MemorySpace, Operators, Port, ProductModel, Support, Target, TargetMemory,
+    DTypeSet, DTypeSupport, MemorySpace, Operators, Port, ProductModel, Rates, RecomputeCosts,
+    RowProgramLimits, Support, TRANSCENDENTAL, Target, TargetMemory, TransposeCosts,
 };
 use headwater_core::{DType, TensorType, fail};
 use std::sync::Arc;
@@ -68,13 +69,13 @@ impl Reference {
     }
 }
 
-/// The target: as the generic one where nothing speaks for another figure.
+/// The target. It has no figures of its own for costs: those of a CPU with caches, so that its plans resemble
+/// one's.
 fn target(kernels: Kernels) -> Target {
     use DType::{BF16, F16, F32, F64, I64};
     let wide = kernels.wide;
     // Small, so that expansions cut their work.
     let expansion = if kernels.expands { 4 << 10 } else { expand::BUDGET };
-    let generic = Target::generic(Arc::new(kernels));
     let all = DTypeSet::ALL;
     let narrow = |dtypes: &[DType]| if wide { all } else { all.without(dtypes) };
     let mut products: Vec<ProductModel> =
@@ -90,14 +91,28 @@ fn target(kernels: Kernels) -> Target {
             arithmetic: narrow(&[F64, I64]),
             accumulator: F32,
         },
+        rows: RowProgramLimits {
+            instructions: 96,
+            operands: 20,
+            whole_columns: 4096,
+            long_columns: 4096,
+            few_rows: 128,
+            column_sums: 1 << 18,
+            column_order: true,
+        },
         memory: TargetMemory {
             alignment: 512,
             spaces: vec![MemorySpace { name: "reference".into(), bytes: None, host: false }],
             shared_workspace: 0,
             expansion,
         },
+        transpose: TransposeCosts { reductions: true, functions: TRANSCENDENTAL },
+        recompute: RecomputeCosts { instructions: 48, reads: 2.5, smallest: 16.0, longer_lives: 3.0 },
+        rates: Rates { flops: 1e11, low_flops: 1e11, bytes: 1e10 },
         products,
-        ..generic
+        saturating: DTypeSet::default(),
+        has_host: false,
+        operators: Arc::new(kernels),
     }
 }
 

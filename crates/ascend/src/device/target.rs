@@ -62,14 +62,17 @@ pub(super) fn target(name: &str, arch: Arch, chip: Option<&'static Chip>, bytes:
             accumulator: F32,
         },
         // A program has as many values as UB holds tiles of: 96 instructions keep tiles of some hundred
-        // elements. Rows that are longer than a tile are read again for each reduction.
+        // elements. Rows that are longer than a tile are read again for each reduction. A tile of several
+        // rows has a pitch of at most 2040 elements, and its height, by which sums over rows are divided,
+        // follows from what the program keeps in UB.
         rows: RowProgramLimits {
             instructions: 96,
             operands: 20,
-            whole_columns: 4096,
+            whole_columns: 2016,
             long_columns: 4096,
             few_rows: 128,
             column_sums: 1 << 18,
+            column_order: false,
         },
         memory: TargetMemory {
             alignment: ALIGN,

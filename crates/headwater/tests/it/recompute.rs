@@ -11,6 +11,7 @@ use headwater::core::plan::Bindings;
 use headwater::core::target::Target;
 use headwater::core::{Attrs, Builder, DType, Tensor, TensorType, ValueId, ops, pass};
 use headwater::cpu::Cpu;
+use headwater::devices;
 use headwater::golden::Golden;
 use headwater::import::Dims;
 use headwater::inspect::inspect;
@@ -26,18 +27,18 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Forward and backward of a graph, fused, without recomputation.
-fn saving(graph: Graph) -> Graph {
+/// Forward and backward of a graph, fused for a device, without recomputation.
+fn saving(device: &dyn Device, graph: Graph) -> Graph {
     let options = Options { recompute: false, ..Options::default() };
-    optimize(graph, &options, Cpu::new(2).target()).unwrap().graph
+    optimize(graph, &options, device.target()).unwrap().graph
 }
 
 /// Forward and backward of a family's model, and what the golden feeds it.
-fn open(family: &str) -> (Graph, Vec<Tensor>) {
+fn open(device: &dyn Device, family: &str) -> (Graph, Vec<Tensor>) {
     let file = |ext: &str| root().join("goldens").join(family).join(format!("{family}.core.{ext}"));
     let golden = Golden::read(&file("golden.safetensors")).unwrap();
     let bound = Model::open(&file("pt2")).unwrap().bind_to(&golden).unwrap();
-    let graph = saving(bound.graph.clone());
+    let graph = saving(device, bound.graph.clone());
     let recorded = golden.inputs();
     let mut users = bound.positions.iter().map(|p| recorded[p].clone());
     let inputs = graph.inputs.iter().map(|i| match i.role {
@@ -51,16 +52,15 @@ fn open(family: &str) -> (Graph, Vec<Tensor>) {
 
 /// Runs a fused graph with and without recomputation: the same bits. Returns the bytes of the arena, without
 /// and with.
-fn compared(name: &str, kept: &Graph, fed: &[Tensor]) -> (usize, usize) {
-    let device = Cpu::new(2);
-    let again = pass::recompute(kept.clone(), Cpu::new(2).target()).unwrap();
+fn compared(device: &dyn Device, name: &str, kept: &Graph, fed: &[Tensor]) -> (usize, usize) {
+    let again = pass::recompute(kept.clone(), device.target()).unwrap();
     verify(&again).unwrap_or_else(|e| panic!("{name}: {e}"));
     let arena = |g: &Graph| {
         let plan = pass::plan(g, &Bindings::simple(g), device.target()).unwrap();
         pass::check_plan(&plan).unwrap();
         plan.segments[0].bytes
     };
-    let [want, got] = [kept, &again].map(|g| evaluate(&device, g, fed).unwrap());
+    let [want, got] = [kept, &again].map(|g| evaluate(device, g, fed).unwrap());
     for ((o, a), b) in kept.outputs.iter().zip(&want).zip(&got) {
         assert!(a.to_bytes() == b.to_bytes(), "{name}: {} has other bits", o.name);
     }
@@ -69,11 +69,11 @@ fn compared(name: &str, kept: &Graph, fed: &[Tensor]) -> (usize, usize) {
 
 #[test]
 fn every_family_has_the_same_gradients_in_less_memory() {
-    let mut all = (0, 0);
+    let (device, mut all) = (Cpu::new(2), (0, 0));
     for family in FAMILIES {
-        let (graph, fed) = open(family);
+        let (graph, fed) = open(&device, family);
         assert!(graph.outputs.len() > 5);
-        let (before, after) = compared(family, &graph, &fed);
+        let (before, after) = compared(&device, family, &graph, &fed);
         assert!(after <= before, "{family}: {before} bytes, {after} with recomputation");
         all = (all.0 + before, all.1 + after);
     }
@@ -94,7 +94,12 @@ fn drawn(graph: &Graph) -> Vec<Tensor> {
 }
 
 /// Layers with rows so long that a device cuts them: `layer` takes what the one before has made.
-fn stacked(dtype: DType, x: &[usize], layer: impl Fn(&mut Builder, ValueId, usize) -> ValueId) -> Graph {
+fn stacked(
+    device: &dyn Device,
+    dtype: DType,
+    x: &[usize],
+    layer: impl Fn(&mut Builder, ValueId, usize) -> ValueId,
+) -> Graph {
     let mut b = Builder::new();
     let mut y = b.input("x", TensorType::new(dtype, x), InputRole::User);
     for i in 0..3 {
@@ -103,30 +108,41 @@ fn stacked(dtype: DType, x: &[usize], layer: impl Fn(&mut Builder, ValueId, usiz
     let square = b.mul(y, y).unwrap();
     let loss = b.sum(square, &(0..x.len()).collect::<Vec<_>>(), false).unwrap();
     b.output("loss", loss, OutputRole::User);
-    saving(b.finish())
+    saving(device, b.finish())
+}
+
+/// A norm of rows of `n` elements, a product with bias, GELU, a product, SiLU and a sum with what came in.
+fn feed_forward(b: &mut Builder, x: ValueId, i: usize, n: usize, approximate: &str) -> ValueId {
+    let dtype = b.ty(x).dtype;
+    let w = b.parameter(&format!("norm{i}"), dtype, &[n]);
+    let attrs = Attrs::new().with("normalized_shape", [n as i64]).with("eps", 1e-5);
+    let y = b.apply(&ops::norm::layer_norm::LAYER_NORM, &[Some(x), Some(w), None], attrs).unwrap()[0];
+    let [up, down] = [("up", [n, 40]), ("down", [40, n])]
+        .map(|(name, shape)| b.parameter(&format!("{name}{i}"), dtype, &shape));
+    let bias = b.parameter(&format!("bias{i}"), dtype, &[40]);
+    let h = b.matmul(y, up).unwrap();
+    let h = b.add(h, bias).unwrap();
+    let attrs = Attrs::new().with("approximate", approximate);
+    let h = b.apply(&ops::pointwise::gelu::GELU, &[Some(h)], attrs).unwrap()[0];
+    let h = b.matmul(h, down).unwrap();
+    let h = b.call(&ops::pointwise::silu::SILU, &[h]).unwrap();
+    let scaled = b.mul(h, y).unwrap();
+    b.add(x, scaled).unwrap()
 }
 
 #[test]
 fn long_rows_are_summed_in_the_same_order() {
     // Rows that are summed in one piece, and such as are cut.
     let sizes = [(3000, [6, 4, 40, 40]), (5000, [17, 4, 17, 40])];
-    for (dtype, (n, images)) in [DType::F32, DType::BF16].into_iter().flat_map(|d| sizes.map(|s| (d, s))) {
-        let norm = |b: &mut Builder, x: ValueId, i: usize| {
-            let w = b.parameter(&format!("norm{i}"), dtype, &[n]);
-            let attrs = Attrs::new().with("normalized_shape", [n as i64]).with("eps", 1e-5);
-            let y = b.apply(&ops::norm::layer_norm::LAYER_NORM, &[Some(x), Some(w), None], attrs).unwrap()[0];
-            let [up, down] = [("up", [n, 40]), ("down", [40, n])]
-                .map(|(name, shape)| b.parameter(&format!("{name}{i}"), dtype, &shape));
-            let h = b.matmul(y, up).unwrap();
-            let h = b.call(&ops::pointwise::gelu::GELU, &[h]).unwrap();
-            let h = b.matmul(h, down).unwrap();
-            let h = b.call(&ops::pointwise::silu::SILU, &[h]).unwrap();
-            let scaled = b.mul(h, y).unwrap();
-            b.add(x, scaled).unwrap()
-        };
-        let graph = stacked(dtype, &[2, 24, n], norm);
-        let (before, after) = compared("norms", &graph, &drawn(&graph));
-        assert!(after < before, "{before} bytes, {after} with recomputation");
+    let device = Cpu::new(2);
+    let dtypes = [DType::F32, DType::BF16, DType::F16];
+    for (dtype, (n, images)) in dtypes.into_iter().flat_map(|d| sizes.map(|s| (d, s))) {
+        for approximate in ["none", "tanh"] {
+            let layer = |b: &mut Builder, x: ValueId, i: usize| feed_forward(b, x, i, n, approximate);
+            let graph = stacked(&device, dtype, &[2, 24, n], layer);
+            let (before, after) = compared(&device, "norms", &graph, &drawn(&graph));
+            assert!(after < before, "{before} bytes, {after} with recomputation");
+        }
         let channels = |b: &mut Builder, x: ValueId, i: usize| {
             let w = b.parameter(&format!("w{i}"), dtype, &[4, 4, 3, 3]);
             let attrs = Attrs::new()
@@ -143,9 +159,34 @@ fn long_rows_are_summed_in_the_same_order() {
             let y = b.add(y, x).unwrap();
             b.call(&ops::pointwise::relu::RELU, &[y]).unwrap()
         };
-        let graph = stacked(dtype, &images, channels);
-        let (before, after) = compared("channels", &graph, &drawn(&graph));
+        let graph = stacked(&device, dtype, &images, channels);
+        let (before, after) = compared(&device, "channels", &graph, &drawn(&graph));
         assert!(after < before, "{before} bytes, {after} with recomputation");
+    }
+}
+
+/// What recomputation joins has the bits of the separate programs on simulated NPUs too: bias gradients are
+/// sums over rows in an order of the sizes alone, and functions are evaluated as exactly in one program as in
+/// the other.
+#[test]
+fn an_npu_computes_the_same_bits_whatever_is_joined() {
+    let chips = [
+        ("ascend-sim:910b1", &[DType::F32, DType::BF16, DType::F16][..]),
+        ("ascend-sim:310p", &[DType::F32, DType::F16][..]),
+    ];
+    for (chip, dtypes) in chips {
+        let device = devices::open(chip, 2).unwrap();
+        for (&dtype, approximate) in dtypes.iter().flat_map(|d| ["none", "tanh"].map(|a| (d, a))) {
+            let layer = |b: &mut Builder, x: ValueId, i: usize| feed_forward(b, x, i, 320, approximate);
+            let graph = stacked(&*device, dtype, &[2, 24, 320], layer);
+            let name = format!("{chip} {dtype} {approximate}");
+            let (before, after) = compared(&*device, &name, &graph, &drawn(&graph));
+            assert!(after < before, "{name}: {before} bytes, {after} with recomputation");
+        }
+        for family in ["bert", "gpt2", "llama"] {
+            let (graph, fed) = open(&*device, family);
+            compared(&*device, &format!("{chip} {family}"), &graph, &fed);
+        }
     }
 }
 

@@ -132,9 +132,13 @@ impl Lives {
     }
 }
 
-/// True if a program's sums do not depend on its other results. They are of rows that the device reduces in
-/// one piece, or over rows alone. The rewrite is exact because of it.
+/// True if the order of a program's sums does not depend on its other results: sums of rows that the device
+/// reduces in one piece, and sums over rows where the device orders them by sizes alone. The rewrite is exact
+/// because of it.
 pub(in crate::pass) fn keeps_order(g: &Group, limits: &RowProgramLimits) -> bool {
-    let rows = g.program.body.iter().any(|i| matches!(i, Instr::Reduce(..)));
-    !rows || g.program.cols() <= limits.whole_columns
+    g.program.body.iter().all(|instr| match instr {
+        Instr::Reduce(..) => g.program.cols() <= limits.whole_columns,
+        Instr::Columns(..) => limits.column_order,
+        _ => true,
+    })
 }

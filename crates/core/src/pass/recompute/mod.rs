@@ -21,7 +21,7 @@ use crate::graph::{Def, Graph, Node, NodeId, Phase, ValueId};
 use crate::ops::Body;
 use crate::row::{Instr, RowProgram};
 use crate::target::Target;
-use join::join;
+use join::{join, keeps_order};
 use std::collections::{HashMap, HashSet};
 
 /// Makes a fused graph of forward and backward recompute in the backward pass what need not be kept for it.
@@ -146,6 +146,11 @@ impl<'a> Choice<'a> {
     fn alone(&self, graph: &Graph, v: ValueId) -> Result<Option<Group>> {
         let Some((node, result)) = graph.producer(v) else { return Ok(None) };
         let Some(whole) = Group::of(graph, node)? else { return Ok(None) };
+        // Without this result, such a program might sum in another order.
+        let limits = &self.target.rows;
+        if !limits.column_order && !keeps_order(&whole, limits) {
+            return Ok(None);
+        }
         let kept = |w: usize| self.kept[node.outputs[w].0 as usize];
         Ok(part(&whole, &[result], &kept, false).filter(|g| !reduces(&g.program)))
     }
