@@ -112,7 +112,7 @@ pub fn backward(s: &mut Sequence, cx: &OpCx) -> Result<()> {
         // The last queries see all keys: sums begin with them.
         for block in same.iter().rev() {
             let (own_q, own_g) = (block.of(&q)?, block.of(&g)?);
-            let through = through(s, &own_g, &block.of(&y)?)?;
+            let (through, own_g) = through(s, &own_g, &block.of(&y)?, groups[1])?;
             let scores = block.scores(s, &a, &q, &k)?;
             // The gradient of the weights.
             let d = s.temporary(DType::F32, scores.shape())?;
@@ -207,16 +207,26 @@ fn masked(b: &mut RowBuilder, a: &Attention, mask: Option<&View>, first: usize) 
     score
 }
 
-/// `Σ_e g · y` of each query, in f32.
-fn through(s: &mut Sequence, g: &View, y: &View) -> Result<View> {
+/// `Σ_e g · y` of each query, in f32, and `g` itself in a layout that [`joined`] takes: copied by the same
+/// program where its strides do not allow it.
+fn through(s: &mut Sequence, g: &View, y: &View, group: usize) -> Result<(View, View)> {
     let to = s.temporary(DType::F32, &g.shape()[..3])?;
+    let copy = match g.reshaped(&joined_shape(g, group)?) {
+        Ok(_) => None,
+        Err(_) => Some(s.temporary(g.dtype, g.shape())?),
+    };
     let mut b = RowBuilder::new(&g.shape()[..3], &g.shape()[3..]);
     let (own_g, own_y) = (b.read(g.dtype, Access::identity(4)), b.read(y.dtype, Access::identity(4)));
     let term = b.expr(&(x(0) * x(1)), &[own_g, own_y]);
     let sum = b.sum(term);
     b.store(DType::F32, by_query(), sum);
-    s.rows(b.finish(), &[g, y], &[&to])?;
-    Ok(to)
+    if copy.is_some() {
+        b.store(g.dtype, Access::identity(4), own_g);
+    }
+    let writes: Vec<&View> = [&to].into_iter().chain(&copy).collect();
+    s.rows(b.finish(), &[g, y], &writes)?;
+    let own = copy.unwrap_or_else(|| g.clone());
+    Ok((to, own))
 }
 
 /// `[n, heads, …]` as `[n, heads / group, group, …]`.
@@ -229,8 +239,13 @@ fn grouped(t: &View, group: usize) -> Result<View> {
 /// `[n, heads, queries, e]` as `[n, heads / group, group · queries, e]`, copied where strides do not allow
 /// it.
 fn joined(s: &mut Sequence, t: &View, group: usize) -> Result<View> {
+    s.shaped(t, &joined_shape(t, group)?)
+}
+
+/// The shape that [`joined`] gives.
+fn joined_shape(t: &View, group: usize) -> Result<[usize; 4]> {
     let [n, heads, rows, columns] = t.shape()[..] else { return Err(unsupported("heads of no matrices")) };
-    s.shaped(t, &[n, heads / group, group * rows, columns])
+    Ok([n, heads / group, group * rows, columns])
 }
 
 /// Dropout of weights: the key and the stream of their uniform numbers, if there is one.
