@@ -52,6 +52,10 @@ pub struct Args {
     /// Go on with a migration in --out that was interrupted; training goes on from its newest checkpoint.
     #[arg(long, conflicts_with = "overwrite")]
     resume: bool,
+    /// Steps of the training runs, in place of the job's `steps` or `epochs`: a simulated device takes
+    /// seconds for each.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "new")]
+    steps: Option<u64>,
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
@@ -105,9 +109,13 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
     let place = args.dir.as_deref().unwrap_or(Path::new("."));
     let name = crate::migrate::Job::read(place)?.name;
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
-    let mut watcher = StepPrinter { printer, progress: Progress::new(printer.json, device.clone()) };
+    let mut watcher =
+        StepPrinter { printer, progress: Progress::new(printer.json, device.clone()).shortened_by_steps() };
     let adjust = |job: &mut crate::migrate::Job| {
         args.memory.over(&mut job.train);
+        if args.steps.is_some() {
+            (job.train.steps, job.train.epochs) = (args.steps, None);
+        }
         args.amp.over(&mut job.amp)
     };
     let stop = super::signals::stop()?;

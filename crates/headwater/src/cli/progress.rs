@@ -22,6 +22,10 @@ pub(crate) struct Progress {
     metric: Metric,
     /// Steps done before, of a run that is resumed.
     before: u64,
+    /// True if the length of a long run is printed once, with the option that shortens it.
+    shortens: bool,
+    /// The steps of the run, and when it began.
+    run: (u64, Instant),
     /// The device, whose notes are lines too.
     device: Arc<dyn Device>,
 }
@@ -32,11 +36,37 @@ const FRESH: f64 = 0.1;
 /// Interval between lines where no bar is drawn.
 const NOW_AND_THEN: Duration = Duration::from_secs(10);
 
+/// A run's time after which an estimate of its length is made, and the remaining time that is worth a line.
+const ESTIMATED_AFTER: Duration = Duration::from_secs(15);
+const LONG: f64 = 600.0;
+
+/// The estimate of a run that has done some of its steps, in words; `None` where it is too early, or the run
+/// is short.
+fn estimate(done: u64, steps: u64, elapsed: Duration) -> Option<String> {
+    let left = elapsed.as_secs_f64() / done.max(1) as f64 * steps.saturating_sub(done) as f64;
+    (done > 0 && elapsed >= ESTIMATED_AFTER && left > LONG).then(|| {
+        format!(
+            "this run takes about {:.0} minutes more ({done} of {steps} steps in {:.0} s), and others may follow; \
+             `--steps N` makes them short",
+            left / 60.0,
+            elapsed.as_secs_f64()
+        )
+    })
+}
+
 impl Progress {
     /// Nothing is drawn with `quiet`.
     pub fn new(quiet: bool, device: Arc<dyn Device>) -> Self {
         let (bar, metric) = (ProgressBar::hidden(), Metric::default());
-        Progress { bar, smooth: None, told: Instant::now(), quiet, metric, before: 0, device }
+        let now = Instant::now();
+        let run = (0, now);
+        Progress { bar, smooth: None, told: now, quiet, metric, before: 0, shortens: false, run, device }
+    }
+
+    /// Says once, after some steps, how long a run of many minutes will take, and that `--steps` shortens it.
+    pub fn shortened_by_steps(mut self) -> Self {
+        self.shortens = true;
+        self
     }
 
     /// A line that stays: above the bar, or by itself where standard error is no terminal.
@@ -71,6 +101,7 @@ impl Observer for Progress {
             Event::Start(s) => {
                 // A migration trains several times.
                 (self.smooth, self.metric, self.before) = (None, s.config.eval.metric, 0);
+                self.run = (s.steps, Instant::now());
                 self.bar = ProgressBar::new(s.steps).with_style(style(", remaining {eta}"));
                 self.bar.enable_steady_tick(Duration::from_millis(200));
                 let each = s.config.batches().per_step();
@@ -127,6 +158,13 @@ impl Observer for Progress {
                     self.told = Instant::now();
                     self.say(format!("step {}: {now}", s.step));
                 }
+                let (steps, began) = self.run;
+                let done = s.step.saturating_sub(self.before);
+                let said = estimate(done, steps.saturating_sub(self.before), began.elapsed());
+                if let Some(line) = said.filter(|_| self.shortens) {
+                    self.shortens = false;
+                    self.say(line);
+                }
                 self.bar.set_message(now);
                 self.bar.set_position(s.step);
                 if !s.applied {
@@ -168,5 +206,22 @@ impl Observer for Progress {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_run_is_estimated_by_its_first_steps() {
+        let of = |done, steps, seconds| estimate(done, steps, Duration::from_secs(seconds));
+        // 2 s a step, 190 steps left: 380 s. 20 s a step: 3800 s, 63 minutes.
+        assert_eq!((of(10, 200, 20), of(10, 200, 10), of(0, 200, 60)), (None, None, None));
+        assert!(
+            of(10, 200, 200)
+                .unwrap()
+                .starts_with("this run takes about 63 minutes more (10 of 200 steps in 200 s)")
+        );
     }
 }

@@ -223,6 +223,22 @@ fn a_mask_is_changed_with_its_image_or_not_at_all() {
 }
 
 #[test]
+fn a_migration_takes_as_few_steps_as_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let tensors = [("image", floats(&[32, 3, 8, 8])), ("mask", classes(&[32, 8, 8], 4))];
+    let data = write(dir.path(), "d.safetensors", &tensors);
+    let (job, out) = (dir.path().join("job"), dir.path().join("out"));
+    let (job, out) = (job.to_str().unwrap(), out.to_str().unwrap());
+    let new = ["migrate", "--new", &file("segment.pt2"), "--data", data.to_str().unwrap(), job];
+    let (status, _, said) = headwater(&new);
+    assert_eq!(status, 0, "{said}");
+    let (_, shown, said) = headwater(&["migrate", job, "--out", out, "--steps", "2"]);
+    assert!(said.contains(", 2 steps;") && said.contains("2 steps in "), "{shown} {said}");
+    let (status, _, said) = headwater(&["migrate", job, "--out", out, "--steps", "0", "--overwrite"]);
+    assert!(status == 2 && said.contains("--steps"), "{said}");
+}
+
+#[test]
 fn shells_and_manuals_know_the_commands() {
     for (shell, part) in
         [("bash", "complete -F _headwater"), ("zsh", "#compdef headwater"), ("fish", "complete -c headwater")]
