@@ -2,6 +2,7 @@
 //! predicted times of single ones. `cuda` has those of NVIDIA's GPUs.
 
 pub mod cuda;
+mod index;
 pub mod operators;
 mod project;
 
@@ -23,6 +24,7 @@ use headwater_ascend::kernel::{Elem, Param, ParamKind, Pipe, Program, Value};
 use headwater_ascend::kernels::{EmbeddingGrad, GatherRows, Rung, gather_rows};
 use headwater_ascend::lower::{self, Distinct, Refusal, embedding_grads};
 use headwater_ascend::{Chip, timing};
+use index::Index;
 use operators::Operator;
 use project::Project;
 use serde::Serialize;
@@ -41,7 +43,7 @@ pub struct Written {
 }
 
 /// Writes the Ascend C source of each distinct kernel of a model's training step, or of its forward pass
-/// where it returns no loss, into a folder.
+/// where it returns no loss, into a folder, with an index of the launches (`kernels.json`, README.md).
 ///
 /// # Errors
 /// Refusals of the passes; a file that cannot be written.
@@ -57,9 +59,10 @@ pub fn write(
     let options = Options { goal, ..options };
     let bind = |compiled: &CompiledGraph| Ok::<_, anyhow::Error>(bindings(compiled, &options, buckets));
     let plan = compile::compile(bound.graph.clone(), &options, device.target(), bind)?.into_plan()?;
-    let (distinct, native, host) = lowered(chip, &plan);
+    let (distinct, native, host, index) = lowered(chip, &plan);
     let sources = distinct.programs().iter().map(|program| (format!("{}.cpp", program.name), emit(program)));
     let files = write_files(out, sources.collect())?;
+    write_files(out, index.files(chip))?;
     Ok(Written { files, steps: (plan.steps.len(), native), host })
 }
 
@@ -118,22 +121,30 @@ pub fn write_operator(
     })
 }
 
-/// The distinct kernels of a plan, the steps that have some, and the others by operator and reason.
-fn lowered(chip: &Chip, plan: &Plan) -> (Distinct, usize, BTreeMap<String, usize>) {
+/// The distinct kernels of a plan, the steps that have some, the others by operator and reason, and the index
+/// of all.
+fn lowered(chip: &Chip, plan: &Plan) -> (Distinct, usize, BTreeMap<String, usize>, Index) {
     let (mut distinct, mut native, mut host) = (Distinct::default(), 0, BTreeMap::new());
+    let mut index = Index::default();
     for step in &plan.steps {
         let origin = plan.origin(step);
         match lower::step(chip, true, step, &origin) {
             Ok(lowered) => {
                 native += 1;
-                lowered.launches.iter().for_each(|launch| {
-                    distinct.number(&launch.program);
-                });
+                let mut names = Vec::new();
+                for launch in &lowered.launches {
+                    let number = distinct.number(&launch.program);
+                    names.push(distinct.programs()[number].name.clone());
+                }
+                index.launches(plan, step, &lowered, &names);
             }
-            Err(Refusal(why)) => *host.entry(format!("{}: {why}", step.op)).or_default() += 1,
+            Err(Refusal(why)) => {
+                index.host(plan, step, &why);
+                *host.entry(format!("{}: {why}", step.op)).or_default() += 1;
+            }
         }
     }
-    (distinct, native, host)
+    (distinct, native, host, index)
 }
 
 /// A kernel to be timed.

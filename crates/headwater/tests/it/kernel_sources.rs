@@ -1,5 +1,7 @@
 //! Sources of whole models: every file that `headwater kernels MODEL` writes, through a C++ compiler.
 
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -38,6 +40,7 @@ fn every_source_of_every_family_compiles() {
                 let mut files: Vec<_> =
                     std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path()).collect();
                 files.sort();
+                files.retain(|file| file.extension().is_some_and(|e| e == "cpp"));
                 let unit: String =
                     files.iter().map(|file| format!("#include \"{}\"\n", file.display())).collect();
                 let all = folder.path().join("all.cpp");
@@ -59,4 +62,41 @@ fn every_source_of_every_family_compiles() {
         }
     }
     println!("{checked} sources");
+}
+
+/// The index has every source, every launch with as many arguments as its parameters, and every step that
+/// runs on the host.
+#[test]
+fn the_index_lists_steps_in_order_with_their_launches() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit/digits_vit.pt2");
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_headwater"))
+        .args(["--json", "kernels", model.to_str().unwrap(), "--target", "910b3", "--out", out])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let written: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let text = std::fs::read_to_string(folder.path().join("kernels.json")).unwrap();
+    let steps: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!(Value::from(steps.len()), written["steps"][0]);
+    assert!(steps.iter().enumerate().all(|(i, s)| s["step"] == i));
+    let by_kernels = steps.iter().filter(|s| s.get("host").is_none()).count();
+    assert_eq!(Value::from(by_kernels), written["steps"][1]);
+    let mut launched = BTreeSet::new();
+    for launch in steps.iter().flat_map(|s| s["launches"].as_array().unwrap()) {
+        let kernel = launch["kernel"].as_str().unwrap();
+        let source = std::fs::read_to_string(folder.path().join(format!("{kernel}.cpp"))).unwrap();
+        for argument in launch["arguments"].as_array().unwrap() {
+            let (parameter, _) = argument.as_str().unwrap().split_once(" = ").unwrap();
+            assert!(source.contains(parameter), "{kernel} has no {parameter}");
+        }
+        assert!(launch["blocks"].as_u64().unwrap() > 0);
+        launched.insert(format!("{kernel}.cpp"));
+    }
+    let files: BTreeSet<String> = serde_json::from_value(written["files"].clone()).unwrap();
+    assert_eq!(files, launched);
+    assert!(steps.iter().any(|s| s["module"].as_str().unwrap().contains('.')), "{text}");
+    let readme = std::fs::read_to_string(folder.path().join("README.md")).unwrap();
+    assert!(readme.contains(&format!("{} steps, ", steps.len())), "{readme}");
 }
