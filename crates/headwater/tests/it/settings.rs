@@ -127,8 +127,9 @@ fn page() -> String {
     let defaults = serde_json::to_value(TrainConfig::default()).unwrap();
     let mut out = String::from(
         "# Settings\n\n\
+         [简体中文](zh-CN/settings.md)\n\n\
          Made from the code by `HEADWATER_WRITE_DOCS=1 cargo test -p headwater --test it settings::`, and checked against it by the same test.\n\n\
-         `headwater train --config FILE` reads the settings of a training run from a TOML file. The same settings stand under `[train]` in the\n\
+         `headwater train --config FILE` reads the settings of a training run from a TOML file. The same settings are under `[train]` in the\n\
          `migrate.toml` of a job, which `headwater migrate --new MODEL` writes; `train --config` takes that file too. Options of the command line win\n\
          over the file. Paths are relative to the file. A setting that is not known is refused.\n\n",
     );
