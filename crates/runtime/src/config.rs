@@ -58,11 +58,11 @@ pub struct TrainConfig {
     pub ema: Option<f64>,
     /// Mixed precision.
     pub amp: AmpConfig,
-    /// Cheap activations are computed again in the backward pass rather than kept: the same bits in less memory.
+    /// Cheap activations are recomputed in the backward pass rather than kept: the same bits in less memory.
     pub recompute: bool,
-    /// Products of one input with several weights (queries, keys and values; gate and up) stay apart, as
-    /// PyTorch computes them. By default they are one product of weights that are adjacent in memory: the
-    /// gradient of the input is one longer sum then, where it was a sum of rounded ones.
+    /// Products of one input with several weights (queries, keys and values; gate and up) are computed
+    /// separately, as PyTorch does. By default they are one product of weights that are adjacent in memory:
+    /// the gradient of the input is one longer sum then, where it was a sum of rounded ones.
     pub exact_sums: bool,
     /// Bytes that training may take, as `inspect` shows them: parameters, optimizer, activations, inputs. To keep it,
     /// more of the forward pass is computed a second time, matrix products included: the same bits in more time. A
@@ -260,7 +260,7 @@ pub struct CheckpointConfig {
     pub minutes: f64,
     /// Number of checkpoints that are kept.
     pub keep: usize,
-    /// Minutes that the run waits for room on a full disk before it ends with an error; 0: it does not wait.
+    /// Minutes that the run waits for free space on a full disk before it ends with an error; 0: it does not wait.
     pub wait: f64,
 }
 

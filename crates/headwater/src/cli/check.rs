@@ -36,7 +36,7 @@ pub struct Args {
     /// scale that is chosen so that gradients do not overflow.
     #[arg(long, value_name = "LEVEL")]
     amp: Option<String>,
-    /// Check the step of `train --exact-sums`: products of one input with several weights stay apart.
+    /// Check the step of `train --exact-sums`: products of one input with several weights are computed separately.
     #[arg(long)]
     exact_sums: bool,
     /// Show the power of the check: mutate the golden, one value at a time, and count what is found.
