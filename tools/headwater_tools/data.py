@@ -4,8 +4,19 @@ import inspect
 from pathlib import Path
 
 import torch
+from torch.utils import _pytree as pytree
 
 MASK = (1 << 64) - 1
+
+
+def arguments(args):
+    """The example arguments of forward as a tuple. Raises TypeError, with the way out, for one tensor or for NumPy arrays."""
+    if torch.is_tensor(args):
+        raise TypeError("args is a tuple with a tensor for each argument of forward: (x,) for one, not x itself")
+    for i, leaf in enumerate(pytree.tree_leaves(tuple(args))):
+        if type(leaf).__module__ == "numpy":
+            raise TypeError(f"argument {i} of forward is a numpy.{type(leaf).__name__}: give torch.as_tensor(array)")
+    return tuple(args)
 
 
 def load(path):
@@ -32,8 +43,12 @@ def inputs(module, tensors, names=None):
     """The tensors that `module.forward` takes, in its order; `names` maps an input to a tensor that is called differently."""
     wanted = [p.name for p in inspect.signature(module.forward).parameters.values() if p.default is p.empty]
     names = {n: (names or {}).get(n, n) for n in wanted}
-    if missing := [n for n in names.values() if n not in tensors]:
-        raise ValueError(f"the data has no {', '.join(missing)}; it has: {', '.join(sorted(tensors))}")
+    if missing := {n: t for n, t in names.items() if t not in tensors}:
+        first = next(iter(missing))
+        raise ValueError(
+            f"the data has no {', '.join(missing.values())}; it has: {', '.join(sorted(tensors))}. Where a tensor is called differently "
+            f"from forward's argument, say so: names={{\"{first}\": \"{min(tensors, default='…')}\"}}"
+        )
     found = [tensors[n] for n in names.values()]
     if len({len(t) for t in found}) != 1:
         sizes = ", ".join(f"{n} {len(t)}" for n, t in zip(names.values(), found))

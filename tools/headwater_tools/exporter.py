@@ -12,7 +12,7 @@ from torch._subclasses import fake_impls
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
-from . import foresight
+from . import data, foresight
 from .training import WRAPPER, loss_of
 
 # A stack trace names the line of the model first and its callers above it. The innermost calls are what a reader needs.
@@ -33,7 +33,7 @@ def export(module, args, path, dynamic_shapes=None, decompose=False, compress=Fa
     Warns (`ExportWarning`) of evaluation mode, of what the archive will lack (hooks, autograd functions, reentrant checkpointing,
     no_grad when decomposed), of inputs that nothing reads and of equal ones.
     """
-    args = apart(args)
+    args = apart(data.arguments(args))
     fake_impls.op_implementations_dict[torch.ops.aten._ctc_loss.Tensor] = fake_ctc_loss
     try:
         with foresight.watching(module) as notes:
@@ -80,6 +80,7 @@ ADVICE = {
     "or more, and name sizes alone that forward does not fix.",
     "fake tensor in the exported program": "Its forward pass uses `.data` of a tensor, which cannot be traced: use `detach()`, or write to the "
     "tensor itself under torch.no_grad().",
+    "too many positional arguments": "The example has more tensors than forward has arguments.",
     "missing a required argument": "The example does not fit forward: it must have a tensor for each argument, in order.",
 }
 

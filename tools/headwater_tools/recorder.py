@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from . import data as samples
 from .agreement import ExportWarning, agree
-from .training import AdamW, loss_of, train
+from .training import AdamW, Optimizer, loss_of, train
 from .truth import ATEN, LiftedGraph, by_definition, evaluate
 
 SUFFIX = ".golden.safetensors"
@@ -55,7 +55,12 @@ def record(
     Returns the float64 `Truth`. Raises ModuleDiffers, a ValueError, with cause and remedy, when module and archive differ, and
     ValueError when the model draws random numbers other than dropout's or has nothing to train.
     """
-    optimizer = optimizer or AdamW()
+    args, optimizer = samples.arguments(args), optimizer or AdamW()
+    if not isinstance(optimizer, Optimizer):
+        kind = type(optimizer).__name__
+        raise TypeError(
+            f"optimizer= takes settings, which the golden keeps: Optimizer(\"{kind}\", lr=…) of headwater_tools, and not a torch.optim.{kind}"
+        )
     path = Path(path)
     if not path.name.endswith(SUFFIX):
         raise ValueError(f"a golden file is called <name>{SUFFIX}, not {path.name}")
@@ -184,7 +189,7 @@ class Run:
         self.count = min(self.steps, count or self.steps)
         batches = self.count * self.accumulate
         self.order = samples.batches(len(self.samples[0]), self.batch, batches, self.seed, self.sequential)
-        return Gathered(self.samples, self.order)
+        return Gathered(self.samples, self.order, self.file)
 
     def relative(self, file):
         return os.path.relpath(file, self.path.parent)
@@ -212,14 +217,30 @@ class Run:
 class Gathered:
     """Argument tuples of batches, made on demand."""
 
-    def __init__(self, samples, order):
-        self.samples, self.order = samples, order
+    def __init__(self, samples, order, file):
+        self.samples, self.order, self.file = samples, order, file
 
     def __len__(self):
         return len(self.order)
 
     def __iter__(self):
         return (tuple(t[indices] for t in self.samples) for indices in self.order)
+
+    def blame(self, module, batch, error):
+        """Names the samples of a batch that by themselves end in the same error, or else all of the batch."""
+
+        def fails(sample):
+            try:
+                with torch.no_grad():
+                    module(*(t[sample : sample + 1] for t in self.samples))
+            except Exception as alone:
+                return str(alone) == str(error)
+            return False
+
+        indices = sorted(self.order[batch].tolist())
+        named = [i for i in indices if fails(i)] or indices
+        text = ", ".join(map(str, named[:4])) + (", …" if len(named) > 4 else "")
+        return f"sample {text} of {self.file}" if len(named) == 1 else f"samples {text} of {self.file}"
 
 
 def evaluate_on(module, samples, batch):

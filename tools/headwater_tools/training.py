@@ -222,9 +222,9 @@ def train(module, batches, settings=None, steps=None):
             group["lr"] = rate if group["peak"] == settings.options["lr"] else rate * (group["peak"] / settings.options["lr"])
         optimizer.zero_grad()
         mean = 0.0
-        for _ in range(together):
+        for micro in range(together):
             with torch.autocast("cpu", dtype=low, enabled=bool(low)), WithoutDropout():
-                loss = loss_of(module(*next(rest)))
+                loss = loss_of(run(module, batches, step * together + micro, next(rest)))
             (loss / together).backward()
             mean += loss.item() / together
         norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf if settings.clip_norm is None else settings.clip_norm)
@@ -239,24 +239,34 @@ def train(module, batches, settings=None, steps=None):
     return curve
 
 
+def run(module, batches, number, args):
+    """`module(*args)`, a batch of a run. Raises ValueError that names the batch, and its samples where `batches` come of a file."""
+    try:
+        return module(*args)
+    except Exception as error:
+        where = f": {batches.blame(module, number, error)}" if hasattr(batches, "blame") else ""
+        raise ValueError(f"forward fails on batch {number}{where}: {error}") from error
+
+
 RANDOM = (
     "the model draws random numbers that are not dropout's, so that two runs of it cannot be compared: draw them outside and "
     "feed them as an input"
 )
 WRAPPER = """wrap the model, so that forward takes the data's tensors and returns the loss first:
 
-    class Training(torch.nn.Module):
+    class Training(torch.nn.Module):  # of a module that returns logits
         def __init__(self, model):
             super().__init__()
             self.model = model
 
-        def forward(self, input_ids, labels):  # for a Hugging Face model
-            out = self.model(input_ids=input_ids, labels=labels)
-            return out.loss, out.logits
-
-        def forward(self, x, labels):  # for a module that returns logits
+        def forward(self, x, labels):
             logits = self.model(x)
             return torch.nn.functional.cross_entropy(logits, labels), logits
+
+    class TextTraining(Training):  # of a Hugging Face model
+        def forward(self, input_ids, labels):
+            out = self.model(input_ids=input_ids, labels=labels)
+            return out.loss, out.logits
 """
 
 

@@ -1,6 +1,7 @@
 """Run with `pytest tools/tests`."""
 
 import json
+import textwrap
 import zipfile
 from pathlib import Path
 
@@ -225,6 +226,38 @@ def test_data_that_the_trainer_refuses_is_refused(tmp_path):
     with pytest.raises(ValueError, match="takes batches of 4, .* not of 6"):
         linear(tmp_path, dynamic=False)(steps=2, batch=6)
     linear(tmp_path, dynamic=False)(steps=2)
+
+
+def test_what_a_newcomer_hands_over_is_refused_with_the_way_out(tmp_path):
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    module, x, labels = Linear(), torch.randn(8, 3), torch.arange(8) % 2
+    archive, golden = tmp_path / "m.pt2", tmp_path / "m.golden.safetensors"
+    export(module, (x, labels), archive)
+    columns = {"x": torch.randn(64, 3), "labels": torch.arange(64) % 2}
+    columns["labels"][17] = 5
+    save_file(columns, tmp_path / "outside.safetensors")
+    save_file({"features": columns["x"], "labels": columns["labels"]}, tmp_path / "named.safetensors")
+    for words, kind, call in [
+        ("sample 17 of .*outside.safetensors.*Target 5", ValueError, lambda: record(module, (x, labels), golden, data=tmp_path / "outside.safetensors", epochs=1)),
+        ('names={"x": "features"}', ValueError, lambda: record(module, (x, labels), golden, data=tmp_path / "named.safetensors", epochs=1)),
+        ('Optimizer\\("SGD", lr', TypeError, lambda: record(module, (x, labels), golden, optimizer=torch.optim.SGD(module.parameters()))),
+        ("argument 1 of forward is a numpy.ndarray", TypeError, lambda: record(module, (x, labels.numpy()), golden)),
+        ("argument 0 of forward is a numpy.ndarray", TypeError, lambda: export(module, (x.numpy(), labels), archive)),
+        ("args is a tuple", TypeError, lambda: export(module, x, archive)),
+        ("more tensors than forward has arguments", ValueError, lambda: export(module, (x, labels, x), archive)),
+    ]:  # fmt: skip
+        with pytest.raises(kind, match=words):
+            call()
+    # The classes that the message about a missing loss shows run as they are pasted.
+    from headwater_tools.training import WRAPPER
+
+    scope = {"torch": torch}
+    exec(textwrap.dedent(WRAPPER.split("\n\n", 1)[1]), scope)
+    loss, logits = scope["Training"](nn.Linear(3, 4))(x, labels)
+    assert loss.ndim == 0 and logits.shape == (8, 4)
+    assert "forward" in vars(scope["TextTraining"])
 
 
 def test_an_evaluation_that_never_runs_is_said(tmp_path):
