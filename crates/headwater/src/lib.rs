@@ -11,6 +11,7 @@ pub mod auto;
 pub mod bench;
 pub mod check;
 pub mod cli;
+pub mod compare;
 pub mod compile;
 pub mod curve;
 pub mod devices;

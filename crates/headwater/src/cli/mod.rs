@@ -3,6 +3,7 @@
 mod amp;
 mod bench;
 pub(crate) mod check;
+mod compare;
 mod compile;
 mod console;
 mod data;
@@ -205,6 +206,8 @@ enum Command {
     Migrate(migrate::Args),
     /// Train a model on your data.
     Train(Box<train::Args>),
+    /// Compare training runs: settings that differ, metrics, curves over each other.
+    Compare(compare::Args),
     /// Measure a model on held-out samples: loss, accuracy, perplexity, F1, R² and more.
     Eval(eval::Args),
     /// Write a model's outputs for the samples of a file.
@@ -421,6 +424,7 @@ fn execute(cli: &Cli, printer: Printer) -> Result<Outcome> {
         Command::Check(args) => check::run(args, &*device()?, printer),
         Command::Migrate(args) => migrate::run(args, device()?, printer),
         Command::Train(args) => train::run(args, &open, printer),
+        Command::Compare(args) => compare::run(args, printer),
         Command::Eval(args) => eval::run(args, device()?, printer),
         Command::Predict(args) => predict::run(args, device()?, printer),
         Command::Data(args) => data::run(args, printer),

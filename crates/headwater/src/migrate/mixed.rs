@@ -101,7 +101,7 @@ pub(super) fn mixed(
     }
     if most.is_some_and(|m| m > 0.0) {
         let points = lost.iter().map(|p| (p.0, 100.0 * p.1)).collect();
-        let series = vec![Series { name: "elements lost".into(), points }];
+        let series = vec![Series::new("elements lost", points)];
         let title = "Gradient elements that underflow to zero, where counted";
         found = found.with(Block::Chart(chart(title, "%", series)));
     }

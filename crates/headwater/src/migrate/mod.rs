@@ -210,6 +210,7 @@ impl Run<'_> {
             title,
             verdict,
             idle,
+            word: None,
             summary,
             next,
             values,

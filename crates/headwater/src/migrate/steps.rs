@@ -153,7 +153,7 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
         "Memory over a training step, beside {} that is held all the time (weights, gradients, optimizer state)",
         text::bytes(memory.total() - memory.arena)
     );
-    let series = vec![Series { name: "activations, temporary gradients and workspace".into(), points }];
+    let series = vec![Series::new("activations, temporary gradients and workspace", points)];
     let chart = Chart::new(&title, "step of the plan: forward, then backward", "MiB", series).filled(true);
     Ok((Opened { model, golden, foreign, dropouts }, out.with(Block::Chart(chart))))
 }

@@ -181,9 +181,8 @@ pub(super) fn training(
     let (seconds, speed) = history.speed();
     let losses = history.losses();
     let (steps, last) = (losses.len(), losses.last().copied().unwrap_or(f64::NAN));
-    let line = |name: &str, loss: &[f64]| Series {
-        name: name.into(),
-        points: loss.iter().enumerate().map(|(i, &l)| (i as f64 + 1.0, l)).collect(),
+    let line = |name: &str, loss: &[f64]| {
+        Series::new(name, loss.iter().enumerate().map(|(i, &l)| (i as f64 + 1.0, l)).collect())
     };
     let resumption = resumed.as_ref().map_or(String::new(), |(step, changed)| {
         let changed = if changed.is_empty() {
@@ -251,7 +250,7 @@ pub(super) fn training(
         let title = format!(
             "Relative distance of the two curves over the first {CURVE_STEPS} steps (equal losses left out)"
         );
-        let series = vec![Series { name: "distance".into(), points: different }];
+        let series = vec![Series::new("distance", different)];
         found = found.with(Block::Chart(Chart::new(&title, "step", "relative", series).log(true)));
     }
     drop(again);

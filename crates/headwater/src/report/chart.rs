@@ -1,7 +1,7 @@
 //! Charts as inline SVG, without outside resources. Names and points of the lines are in attributes, for the
 //! page's script.
 
-use super::{Bars, Chart, text};
+use super::{Bars, Chart, Series, text};
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
@@ -10,6 +10,8 @@ const HEIGHT: f64 = 300.0;
 const BOX: (f64, f64, f64, f64) = (84.0, WIDTH - 28.0, 16.0, HEIGHT - 44.0);
 /// At most this many points are drawn per line; more are thinned by keeping extremes.
 const POINTS: usize = 1200;
+/// Colours of lines; of more lines, some are dashed.
+const COLOURS: usize = 8;
 
 /// Escapes text for HTML and SVG; control characters are spelled out.
 pub fn escape(s: &str) -> String {
@@ -110,12 +112,19 @@ pub fn lines(c: &Chart) -> String {
     if c.series.len() > 1 {
         s.push_str(r#"<div class="legend">"#);
         for (i, line) in c.series.iter().enumerate() {
-            let _ = write!(s, r#"<span><i class="s{i}"></i>{}</span>"#, escape(&line.name));
+            let _ = write!(s, r#"<span><i class="{}"></i>{}</span>"#, class(line, i), escape(&line.name));
         }
         s.push_str("</div>");
     }
     s.push_str("</figure>");
     s
+}
+
+/// Class of a line by its colour: `s3`, or `s3 dashed` for the second line of that colour.
+fn class(line: &Series, place: usize) -> String {
+    let number = line.colour.unwrap_or(place);
+    let dashed = if number / COLOURS % 2 == 1 { " dashed" } else { "" };
+    format!("s{}{dashed}", number % COLOURS)
 }
 
 /// One drawing of a chart. Each line carries its points for the script that shows them under the pointer.
@@ -195,6 +204,7 @@ fn draw(s: &mut String, c: &Chart, series: &[Vec<(f64, f64)>], scale: Scale) {
         if points.is_empty() {
             continue;
         }
+        let of = class(&c.series[i], i);
         let path: Vec<String> = points.iter().map(|&(x, y)| format!("{:.1} {:.1}", px(x), py(y))).collect();
         if c.filled {
             let (first, last) = (px(points[0].0), px(points[points.len() - 1].0));
@@ -202,14 +212,14 @@ fn draw(s: &mut String, c: &Chart, series: &[Vec<(f64, f64)>], scale: Scale) {
             let area = path.join(" L");
             let _ = write!(
                 s,
-                r#"<path class="fill s{i}" d="M{first:.1} {base:.1} L{area} L{last:.1} {base:.1} Z"/>"#
+                r#"<path class="fill {of}" d="M{first:.1} {base:.1} L{area} L{last:.1} {base:.1} Z"/>"#
             );
         }
         let values: Vec<String> =
             points.iter().map(|&(x, y)| format!("{} {}", text::number(x), text::number(y))).collect();
         let _ = write!(
             s,
-            r#"<path class="line s{i}" d="M{}" data-name="{}" data-points="{}"/>"#,
+            r#"<path class="line {of}" d="M{}" data-name="{}" data-points="{}"/>"#,
             path.join(" L"),
             escape(&c.series[i].name),
             values.join(",")
@@ -242,7 +252,6 @@ pub fn bars(b: &Bars) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Series;
 
     #[test]
     fn ticks_are_round_and_cover() {
@@ -252,9 +261,7 @@ mod tests {
 
     #[test]
     fn axes_end_at_numbers_and_show_what_is_constant() {
-        let svg = |points: Vec<(f64, f64)>| {
-            lines(&Chart::new("t", "x", "y", vec![Series { name: "a".into(), points }]))
-        };
+        let svg = |points: Vec<(f64, f64)>| lines(&Chart::new("t", "x", "y", vec![Series::new("a", points)]));
         let marks = |svg: &str| -> Vec<String> {
             let ends = svg.split("text-anchor=\"end\">").skip(1);
             ends.map(|t| t.split('<').next().unwrap().to_string()).collect()
@@ -274,7 +281,7 @@ mod tests {
             vec![(0.0, f64::NAN), (1.0, f64::INFINITY)],
             vec![(0.0, 3.0), (5.0, 3.0)],
         ] {
-            let series = vec![Series { name: "<a>".into(), points }];
+            let series = vec![Series::new("<a>", points)];
             for (log, filled) in [(false, true), (true, false)] {
                 let svg = lines(&Chart::new("t", "x", "y", series.clone()).log(log).filled(filled));
                 assert!(!svg.contains("NaN") && !svg.contains("inf"));
@@ -285,7 +292,7 @@ mod tests {
     #[test]
     fn a_log_scale_is_offered_for_positive_numbers_and_marks_them() {
         let chart = |points| {
-            let series = vec![Series { name: "l\"<x>".into(), points }];
+            let series = vec![Series::new("l\"<x>", points)];
             lines(&Chart::new("t", "step", "loss", series).log(true))
         };
         let both = chart(vec![(1.0, 0.002), (2.0, 30.0)]);

@@ -100,21 +100,31 @@ fn folder(path: &Path, most: u64) -> anyhow::Result<String> {
 /// All settings of a run that are given, or have a default, by the names that files use.
 pub fn settings(config: &TrainConfig) -> Table {
     let mut table = Table::new("Settings of the run", &["setting", "value"]);
-    fn walk(at: &str, value: &Value, table: &mut Table) {
+    for (name, value) in named(&serde_json::to_value(config).unwrap_or_default()) {
+        table.row([name, value]);
+    }
+    table
+}
+
+/// The settings of a JSON object as texts by names such as `optimizer.lr`; those that are `null` are left
+/// out.
+pub fn named(settings: &Value) -> Vec<(String, String)> {
+    fn walk(at: &str, value: &Value, found: &mut Vec<(String, String)>) {
         match value {
             Value::Null => {}
             Value::Object(fields) => {
                 for (name, value) in fields {
                     let at = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
-                    walk(&at, value, table);
+                    walk(&at, value, found);
                 }
             }
-            Value::String(text) => table.row([at.to_string(), text.clone()]),
-            other => table.row([at.to_string(), other.to_string()]),
+            Value::String(text) => found.push((at.to_string(), text.clone())),
+            other => found.push((at.to_string(), other.to_string())),
         }
     }
-    walk("", &serde_json::to_value(config).unwrap_or_default(), &mut table);
-    table
+    let mut found = Vec::new();
+    walk("", settings, &mut found);
+    found
 }
 
 /// The time in UTC, as RFC 3339 has it.

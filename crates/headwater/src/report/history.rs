@@ -118,6 +118,31 @@ impl History {
         self.steps.iter().filter(|s| !s.applied).count()
     }
 
+    /// Seconds of all steps and evaluations.
+    pub fn seconds(&self) -> f64 {
+        let steps: f64 = self.steps.iter().map(|s| s.seconds).sum();
+        steps + self.evaluations.iter().map(|e| e.seconds).sum::<f64>()
+    }
+
+    /// The mean loss of the last fiftieth of the steps, at least of the last one.
+    pub fn end_loss(&self) -> Option<f64> {
+        let losses = self.loss("").points;
+        let last = &losses[losses.len() - (losses.len() / 50).max(1).min(losses.len())..];
+        (!last.is_empty()).then(|| last.iter().map(|p| p.1).sum::<f64>() / last.len() as f64)
+    }
+
+    /// A metric of all evaluations, by their steps.
+    pub fn measured(&self, metric: Metric) -> Vec<(f64, f64)> {
+        let point = |e: &Evaluation| Some((e.step as f64, metric.of(&e.scores)?));
+        self.evaluations.iter().filter_map(point).filter(|p| p.1.is_finite()).collect()
+    }
+
+    /// The step and the value of the best evaluation by a metric; of equal ones the first.
+    pub fn best(&self, metric: Metric) -> Option<(f64, f64)> {
+        let better = |a: (f64, f64), b: (f64, f64)| if metric.gain(b.1, a.1) > 0.0 { b } else { a };
+        self.measured(metric).into_iter().reduce(better)
+    }
+
     /// Median seconds of a step, and median samples in a second; 0 for none.
     pub fn speed(&self) -> (f64, f64) {
         let timed = || self.steps.iter().filter(|s| s.seconds > 0.0);
@@ -129,7 +154,7 @@ impl History {
     /// A line of a chart: the numbers of all steps that have one.
     fn line(&self, name: &str, of: impl Fn(&Step) -> Option<f64>) -> Series {
         let points = self.steps.iter().filter_map(|s| Some((s.step as f64, of(s)?)));
-        Series { name: name.into(), points: points.collect() }
+        Series::new(name, points.collect())
     }
 
     /// The loss of every step.
@@ -151,7 +176,7 @@ impl History {
             sum += points[i].1 - points[i - window].1;
             trend.push((points[i].0, sum / window as f64));
         }
-        Some(Series { name: format!("mean of the last {window} steps"), points: trend })
+        Some(Series::new(&format!("mean of the last {window} steps"), trend))
     }
 
     /// The loss scale of every step.
@@ -173,15 +198,24 @@ impl History {
     /// The course of metrics on held-out data, of those that were measured.
     fn held_out(&self, title: &str, y: &str, log: bool, metrics: &[Metric]) -> Option<Chart> {
         let series = metrics.iter().map(|&metric| {
-            let point = |e: &Evaluation| Some((e.step as f64, metric.of(&e.scores)?));
-            let points: Vec<_> =
-                self.evaluations.iter().filter_map(point).filter(|p| p.1.is_finite()).collect();
+            let points = self.measured(metric);
             let name =
                 self.evaluations.last().map_or(metric.word().into(), |e| scores::name(metric, &e.scores));
-            Series { name: format!("held-out {name}"), points }
+            Series::new(&format!("held-out {name}"), points)
         });
         let series: Vec<Series> = series.filter(|s| s.points.len() > 1).collect();
         (!series.is_empty()).then(|| Chart::new(title, "step", y, series).log(log))
+    }
+
+    /// The learning rate, the norm of the gradients and the throughput of every step, each with its title,
+    /// the label of its axis, and true if a logarithmic axis is of use.
+    pub fn course(&self) -> [(&'static str, &'static str, bool, Series); 3] {
+        let rate = |s: &Step| (s.seconds > 0.0).then(|| s.samples as f64 / s.seconds);
+        [
+            ("Learning rate", "learning rate", true, self.line("learning rate", |s| s.lr)),
+            ("Norm of the gradients before clipping", "norm", true, self.line("gradient norm", |s| s.norm)),
+            ("Throughput", "samples/s", false, self.line("samples/s", rate)),
+        ]
     }
 
     /// Charts of metrics on held-out data, learning rate, gradient norm, and throughput.
@@ -196,13 +230,7 @@ impl History {
             ("Held-out R²", "R²", false, &[R2][..]),
         ];
         let held_out = held_out.into_iter().filter_map(|(t, y, log, of)| self.held_out(t, y, log, of));
-        let rate = |s: &Step| (s.seconds > 0.0).then(|| s.samples as f64 / s.seconds);
-        let of_steps = [
-            ("Learning rate", "learning rate", true, self.line("learning rate", |s| s.lr)),
-            ("Norm of the gradients before clipping", "norm", true, self.line("gradient norm", |s| s.norm)),
-            ("Throughput", "samples/s", false, self.line("samples/s", rate)),
-        ];
-        let of_steps = of_steps.into_iter().filter(|(.., line)| line.points.len() > 1);
+        let of_steps = self.course().into_iter().filter(|(.., line)| line.points.len() > 1);
         let of_steps =
             of_steps.map(|(title, y, log, line)| Chart::new(title, "step", y, vec![line]).log(log));
         held_out.chain(of_steps).map(|chart| Block::Chart(chart.aside())).collect()

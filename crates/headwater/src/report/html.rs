@@ -23,14 +23,13 @@ pub fn page(r: &Report, refresh: Option<u64>) -> String {
         escape(&r.title)
     );
     let (class, word) = match (r.passed(), refresh) {
-        (false, _) if r.sections.len() == 1 => ("fail", "failed".to_string()),
-        (true, None) if r.sections.len() == 1 => ("pass", "complete".to_string()),
+        _ if r.sections.len() == 1 => (class_of(&r.sections[0]), word_of(&r.sections[0]).to_string()),
         (false, _) => ("fail", r.conclusion()),
         (true, Some(_)) => ("note", "running".to_string()),
         (true, None) if r.sections.iter().any(|s| s.idle) => ("note", r.conclusion()),
         (true, None) => ("pass", r.conclusion()),
     };
-    let _ = write!(s, "<header><h1>{}</h1><p class=\"badge {class}\">{word}</p></header>", escape(&r.title));
+    let _ = write!(s, "<header><h1>{}</h1>{}</header>", escape(&r.title), badge("p", class, &word));
     s.push_str("<dl class=\"facts\">");
     for (name, value) in &r.facts {
         let wide = if value.len() > WIDE { " class=\"wide\"" } else { "" };
@@ -62,15 +61,27 @@ fn class_of(section: &Section) -> &'static str {
     }
 }
 
+/// The word for the end of a section.
+fn word_of(section: &Section) -> &str {
+    section.word.unwrap_or(section.verdict.word())
+}
+
+/// A word in a frame, if there is one.
+fn badge(element: &str, class: &str, word: &str) -> String {
+    if word.is_empty() {
+        return String::new();
+    }
+    format!("<{element} class=\"badge {class}\">{}</{element}>", escape(word))
+}
+
 fn write_section(s: &mut String, i: usize, section: &Section) {
     let _ = write!(
         s,
-        "<section id=\"s{i}\"><h2><span class=\"number\">{}</span>{}<span class=\"badge {}\">{}</span>\
+        "<section id=\"s{i}\"><h2><span class=\"number\">{}</span>{}{}\
          <span class=\"time\">{}</span></h2><p>{}</p>",
         i + 1,
         escape(&section.title),
-        class_of(section),
-        section.verdict.word(),
+        badge("span", class_of(section), word_of(section)),
         section.time().unwrap_or_default(),
         escape(&section.summary)
     );

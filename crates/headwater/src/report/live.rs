@@ -43,7 +43,7 @@ impl Live {
         Live { path, title, facts, blocks, history, begun, due: None }
     }
 
-    fn report(&self, state: &str, verdict: Verdict) -> Report {
+    fn report(&self, state: &'static str, verdict: Verdict) -> Report {
         let (seconds, rate) = self.history.speed();
         let last = self.history.losses().last().copied();
         let loss = last.map_or(String::new(), |l| format!(", last loss {l:.4}"));
@@ -63,6 +63,7 @@ impl Live {
         let section = Section {
             title: "Training".into(),
             verdict,
+            word: Some(if verdict == Verdict::Fail { "failed" } else { state }),
             summary,
             blocks,
             seconds: self.begun.elapsed().as_secs_f64(),
@@ -71,7 +72,7 @@ impl Live {
         Report { title: self.title.clone(), facts: self.facts.clone(), sections: vec![section] }
     }
 
-    fn write(&mut self, state: &str, verdict: Verdict, refresh: Option<u64>) -> Result<()> {
+    fn write(&mut self, state: &'static str, verdict: Verdict, refresh: Option<u64>) -> Result<()> {
         let begin = Instant::now();
         let report = self.report(state, verdict);
         let failed = |cause| Error::Io { path: self.path.clone(), cause };

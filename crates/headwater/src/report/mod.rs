@@ -77,6 +77,20 @@ pub struct Series {
     pub name: String,
     /// Points (x, y); points that are not finite are left out.
     pub points: Vec<(f64, f64)>,
+    /// Number of its colour, where that is not its place in the chart.
+    pub colour: Option<usize>,
+}
+
+impl Series {
+    /// A line in the colour of its place.
+    pub fn new(name: &str, points: Vec<(f64, f64)>) -> Series {
+        Series { name: name.into(), points, colour: None }
+    }
+
+    /// The same in the colour of this number.
+    pub fn colour(self, number: usize) -> Series {
+        Series { colour: Some(number), ..self }
+    }
 }
 
 /// A chart of lines over a common x axis.
@@ -162,6 +176,8 @@ pub struct Section {
     pub verdict: Verdict,
     /// True of a note if nothing was compared, so that the step proved nothing.
     pub idle: bool,
+    /// What the page shows in place of the verdict's word; an empty text for nothing.
+    pub word: Option<&'static str>,
     /// The findings in a sentence or two.
     pub summary: String,
     /// The advice where something failed.

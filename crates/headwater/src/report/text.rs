@@ -44,15 +44,23 @@ pub fn table(t: &Table) -> String {
 /// A curve in one line of at most `width` characters: the mean of each stretch, between the smallest and the
 /// largest.
 pub fn sparkline(values: impl Iterator<Item = f64>, width: usize) -> String {
+    sparklines(&[(&values.collect::<Vec<_>>(), width)]).concat()
+}
+
+/// Curves in a line each, all between the smallest and the largest of all.
+pub fn sparklines(curves: &[(&[f64], usize)]) -> Vec<String> {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let values: Vec<f64> = values.filter(|x| x.is_finite()).collect();
-    let (n, width) = (values.len(), width.min(values.len()));
-    let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
-    let means: Vec<f64> = (0..width).map(|i| mean(&values[i * n / width..(i + 1) * n / width])).collect();
-    let low = means.iter().copied().fold(f64::INFINITY, f64::min);
-    let range = means.iter().copied().fold(f64::NEG_INFINITY, f64::max) - low;
+    let means = |&(values, width): &(&[f64], usize)| {
+        let values: Vec<f64> = values.iter().copied().filter(|x| x.is_finite()).collect();
+        let (n, width) = (values.len(), width.min(values.len()));
+        let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
+        (0..width).map(|i| mean(&values[i * n / width..(i + 1) * n / width])).collect::<Vec<f64>>()
+    };
+    let curves: Vec<Vec<f64>> = curves.iter().map(means).collect();
+    let low = curves.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+    let range = curves.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max) - low;
     let level = |x: f64| if range > 0.0 { ((x - low) / range * 7.0).round() as usize } else { 0 };
-    means.into_iter().map(|x| LEVELS[level(x)]).collect()
+    curves.into_iter().map(|means| means.into_iter().map(|x| LEVELS[level(x)]).collect()).collect()
 }
 
 /// Bytes with a binary unit: `1.50 MiB`.
@@ -141,6 +149,13 @@ mod tests {
         );
         assert_eq!((count(999.0), count(21.3e6)), ("999".to_string(), "21.30 M".to_string()));
         assert_eq!((seconds(0.00035), seconds(245.0)), ("350 µs".to_string(), "4 min 05 s".to_string()));
+    }
+
+    #[test]
+    fn curves_in_lines_have_one_scale() {
+        assert_eq!(sparkline([0.0, 7.0, f64::NAN, 3.0].into_iter(), 9), "▁█▄");
+        let curves = sparklines(&[(&[0.0, 7.0], 2), (&[1.0, 1.0, 3.0], 3), (&[], 4)]);
+        assert_eq!(curves, ["▁█", "▂▂▄", ""]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Keys and types of the tables in the section of a command.
-fn tables(page: &str, command: &str) -> Vec<Vec<(String, String)>> {
+pub fn tables(page: &str, command: &str) -> Vec<Vec<(String, String)>> {
     let head = format!("`headwater {command} --json`");
     let section = page.split("\n## ").find(|s| s.starts_with(&head));
     let mut tables: Vec<Vec<(String, String)>> = Vec::new();
@@ -27,7 +27,7 @@ fn tables(page: &str, command: &str) -> Vec<Vec<(String, String)>> {
 
 /// The value at a documented key: `a.b` is in an object, `a[]` the first element of a list. Null if there is
 /// none.
-fn at<'a>(value: &'a Value, key: &str) -> &'a Value {
+pub fn at<'a>(value: &'a Value, key: &str) -> &'a Value {
     key.split('.').fold(value, |value, part| match part.strip_suffix("[]") {
         Some("") => &value[0],
         Some(name) => &value[name][0],
@@ -36,7 +36,7 @@ fn at<'a>(value: &'a Value, key: &str) -> &'a Value {
 }
 
 /// True if a value is of a type as the page spells it.
-fn fits(value: &Value, ty: &str) -> bool {
+pub fn fits(value: &Value, ty: &str) -> bool {
     if let Some(ty) = ty.strip_suffix('?') {
         return value.is_null() || fits(value, ty);
     }

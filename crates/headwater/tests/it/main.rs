@@ -11,6 +11,7 @@ mod bugs_power;
 mod bugs_rest;
 mod check;
 mod common;
+mod compare;
 mod compiler_page;
 mod complex;
 mod conformance;
