@@ -5,7 +5,7 @@ use super::progress::Progress;
 use super::{Memory, Outcome, Printer, Status};
 use crate::core::device::Device;
 use crate::migrate::{Begin, New, Watcher, migrate, write_new};
-use crate::report::{Block, Section, text};
+use crate::report::{Block, Section, Series, text};
 use crate::runtime::trainer::Observer;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,8 @@ impl Watcher for StepPrinter {
             let Block::Chart(chart) = block else { continue };
             // Numbers over decades are drawn by their logarithm, a loss as it is.
             let by_log = chart.log && chart.y != "loss";
-            for s in chart.series.iter().filter(|_| chart.x == "step" && !chart.aside) {
+            let shown = |s: &&Series| chart.x == "step" && !chart.aside && s.points.len() > 1;
+            for s in chart.series.iter().filter(shown) {
                 let (Some(first), Some(last)) = (s.points.first(), s.points.last()) else { continue };
                 let line =
                     text::sparkline(s.points.iter().map(|p| if by_log { p.1.log10() } else { p.1 }), 40);

@@ -3,7 +3,7 @@
 use super::training::{Frame, Places, Ran, Trained, run};
 use super::{Found, Job, Watcher};
 use crate::core::pass::precision::{Level, Properties};
-use crate::report::{Block, Chart, Series, Table, scores, text};
+use crate::report::{Block, Chart, Series, Stroke, Table, scores, text};
 use crate::runtime::score::{Metric, Scores};
 use crate::runtime::trainer::Summary;
 use anyhow::Result;
@@ -70,7 +70,7 @@ pub(super) fn mixed(
     let share = |x: f64| format!("{:.4} %", 100.0 * x);
     both("gradient elements lost to underflow, at the most", "—".into(), most.map_or("—".into(), share));
     let chart = |title: &str, y: &str, series| Chart::new(title, "step", y, series);
-    let curves = vec![history.loss(&chosen), trained.history.loss(&plain)];
+    let curves = vec![history.loss(&chosen), trained.history.loss(&plain).stroke(Stroke::Wide)];
     let skips = match skipped {
         0 => "no step skipped".to_string(),
         1 => "1 step skipped".to_string(),

@@ -197,6 +197,11 @@ impl Run<'_> {
     ) -> Option<T> {
         let number = self.report.sections.len() + 1;
         self.watcher.begin(number, title);
+        let (title, word) = (title.to_string(), Some("running"));
+        self.report.sections.push(Section { title: title.clone(), word, ..Section::default() });
+        let begun = self.write_page(Some(REFRESH));
+        self.report.sections.pop();
+        self.failed = self.failed.take().or(begun.err());
         let begin = Instant::now();
         let (result, found) = match work(self.watcher) {
             Ok((t, found)) => (Some(t), found),
@@ -204,7 +209,6 @@ impl Run<'_> {
         };
         let Found { verdict, summary, blocks, next, values, idle, seconds } = found;
         let seconds = seconds.unwrap_or(begin.elapsed().as_secs_f64());
-        let title = title.to_string();
         self.report.sections.push(Section {
             key,
             title,
@@ -225,14 +229,18 @@ impl Run<'_> {
 
     /// Writes the report as it is now, for people and for programs. With `refresh`, steps are still to come.
     fn write(&self, refresh: Option<u64>) -> Result<()> {
-        let results = serde_json::to_vec_pretty(&self.report.results())?;
-        for (name, bytes) in
-            [("report.html", html::page(&self.report, refresh).into_bytes()), ("report.json", results)]
-        {
-            let path = self.out.join(name);
-            replace(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        Ok(())
+        self.write_page(refresh)?;
+        self.replace("report.json", &serde_json::to_vec_pretty(&self.report.results())?)
+    }
+
+    /// Writes the page alone.
+    fn write_page(&self, refresh: Option<u64>) -> Result<()> {
+        self.replace("report.html", html::page(&self.report, refresh).as_bytes())
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.out.join(name);
+        replace(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::core::device::Device;
 use crate::golden::{Curve, Golden};
 use crate::import::Dims;
 use crate::report::history::History;
-use crate::report::{Block, Chart, Series, facts, text};
+use crate::report::{Block, Chart, Series, Stroke, facts, text};
 use crate::runtime::session::Session;
 use crate::runtime::trainer::{Event, Observer, Summary, Trainer};
 use crate::runtime::{Store, TrainConfig};
@@ -208,7 +208,7 @@ pub(super) fn training(
             "{trained}; the log does not have the run's first steps, so that they cannot be compared with PyTorch's"
         )),
         Some(c) if !apart.is_empty() => {
-            series.push(line("PyTorch, another run", &c.loss));
+            series.push(line("PyTorch, another run", &c.loss).stroke(Stroke::Faint));
             Found::idle(format!(
                 "{trained}; PyTorch's curve is of another run and proves nothing about this one: {}. To compare, record \
                  this job's run (`record` with `data=`, in tools/README.md)",
@@ -216,7 +216,7 @@ pub(super) fn training(
             ))
         }
         Some(c) => {
-            series.push(line("PyTorch, f32, recorded", &c.loss));
+            series.push(line("PyTorch, f32, recorded", &c.loss).stroke(Stroke::Wide));
             let mut how = "";
             let count = CURVE_STEPS.min(c.loss.len()).min(steps);
             if opened.dropouts > 0 && opened.golden.as_ref().is_some_and(Golden::without_dropout) {
@@ -241,7 +241,12 @@ pub(super) fn training(
             Found::new(distance <= CURVE_LIMIT && count > 0, text).next(next)
         }
     };
-    series.extend(history.trend());
+    if let Some(trend) = history.trend() {
+        series[0].stroke = Stroke::Faint;
+        series[0].colour = Some(0);
+        series.push(trend.colour(0));
+    }
+    series.extend(history.held_out_loss().map(|held_out| held_out.colour(3)));
     found = found.with(Block::Chart(Chart::new("Loss of each step", "step", "loss", series).log(true)));
     if let (Some(c), Some(_)) = (&curve, compare) {
         let ratio =

@@ -1,7 +1,7 @@
 //! Charts as inline SVG, without outside resources. Names and points of the lines are in attributes, for the
 //! page's script.
 
-use super::{Bars, Chart, Series, text};
+use super::{Bars, Chart, Series, Stroke, text};
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
@@ -10,6 +10,8 @@ const HEIGHT: f64 = 300.0;
 const BOX: (f64, f64, f64, f64) = (84.0, WIDTH - 28.0, 16.0, HEIGHT - 44.0);
 /// At most this many points are drawn per line; more are thinned by keeping extremes.
 const POINTS: usize = 1200;
+/// Points of lines of at most so many are marked.
+const MARKED: usize = 40;
 /// Colours of lines; of more lines, some are dashed.
 const COLOURS: usize = 8;
 
@@ -32,7 +34,7 @@ fn ticks(lo: f64, hi: f64, n: f64) -> Vec<f64> {
 fn label(x: f64) -> String {
     let a = x.abs();
     if a != 0.0 && !(1e-3..1e5).contains(&a) {
-        return format!("{x:.1e}");
+        return format!("{x:.1e}").replace(".0e", "e");
     }
     let s = format!("{x:.4}");
     s.trim_end_matches('0').trim_end_matches('.').to_string()
@@ -120,11 +122,16 @@ pub fn lines(c: &Chart) -> String {
     s
 }
 
-/// Class of a line by its colour: `s3`, or `s3 dashed` for the second line of that colour.
+/// Classes of a line by its colour and stroke: `s3`, or `s3 dashed` for the second line of that colour.
 fn class(line: &Series, place: usize) -> String {
     let number = line.colour.unwrap_or(place);
     let dashed = if number / COLOURS % 2 == 1 { " dashed" } else { "" };
-    format!("s{}{dashed}", number % COLOURS)
+    let stroke = match line.stroke {
+        Stroke::Plain => "",
+        Stroke::Faint => " faint",
+        Stroke::Wide => " wide",
+    };
+    format!("s{}{dashed}{stroke}", number % COLOURS)
 }
 
 /// One drawing of a chart. Each line carries its points for the script that shows them under the pointer.
@@ -158,10 +165,10 @@ fn draw(s: &mut String, c: &Chart, series: &[Vec<(f64, f64)>], scale: Scale) {
     let px = |x: f64| left + (x - x0) / (x1 - x0) * (right - left);
     let (low, high) = (scale.of(y0), scale.of(y1));
     let py = |y: f64| bottom - (scale.of(y) - low) / (high - low) * (bottom - top);
-    let class = if scale == Scale::Log { "log" } else { "linear" };
+    let kind = if scale == Scale::Log { "log" } else { "linear" };
     let _ = write!(
         s,
-        r#"<svg class="{class}" data-x="{}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">"#,
+        r#"<svg class="{kind}" data-x="{}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">"#,
         escape(&c.x),
         escape(&c.title)
     );
@@ -176,10 +183,11 @@ fn draw(s: &mut String, c: &Chart, series: &[Vec<(f64, f64)>], scale: Scale) {
             label(t)
         );
     }
-    for t in ticks(x0, x1, 8.0) {
+    for (i, t) in ticks(x0, x1, 8.0).into_iter().enumerate() {
+        let odd = if i % 2 == 1 { " odd" } else { "" };
         let _ = write!(
             s,
-            r#"<text class="tick" x="{:.1}" y="{}" text-anchor="middle">{}</text>"#,
+            r#"<text class="tick x{odd}" x="{:.1}" y="{}" text-anchor="middle">{}</text>"#,
             px(t),
             bottom + 18.0,
             label(t)
@@ -189,18 +197,26 @@ fn draw(s: &mut String, c: &Chart, series: &[Vec<(f64, f64)>], scale: Scale) {
     let middle = (left + right) / 2.0;
     let _ = write!(
         s,
-        r#"<text class="label" x="{middle}" y="{}" text-anchor="middle">{}</text>"#,
+        r#"<text class="label x" x="{middle}" y="{}" text-anchor="middle">{}</text>"#,
         HEIGHT - 6.0,
         escape(&c.x)
     );
     let turn = (top + bottom) / 2.0;
     let _ = write!(
         s,
-        r#"<text class="label" transform="translate(14 {turn}) rotate(-90)" text-anchor="middle">{}</text>"#,
+        r#"<text class="label y" transform="translate(14 {turn}) rotate(-90)" text-anchor="middle">{}</text>"#,
         escape(&c.y)
     );
-    // The first series last, on top.
-    for (i, points) in series.iter().enumerate().rev() {
+    let layer = |i: usize| match c.series[i].stroke {
+        Stroke::Wide => 0,
+        Stroke::Faint => 1,
+        Stroke::Plain => 2,
+    };
+    // Of a layer the first series last, on top.
+    let mut order: Vec<usize> = (0..series.len()).rev().collect();
+    order.sort_by_key(|&i| layer(i));
+    for i in order {
+        let points = &series[i];
         if points.is_empty() {
             continue;
         }
@@ -224,6 +240,13 @@ fn draw(s: &mut String, c: &Chart, series: &[Vec<(f64, f64)>], scale: Scale) {
             escape(&c.series[i].name),
             values.join(",")
         );
+        // A line of one point is not seen otherwise.
+        if points.len() == 1 || (points.len() <= MARKED && layer(i) == 2 && c.series.len() > 1) {
+            let dot =
+                |&(x, y): &(f64, f64)| format!(r#"<circle cx="{:.1}" cy="{:.1}" r="3"/>"#, px(x), py(y));
+            let dots: String = points.iter().map(dot).collect();
+            let _ = write!(s, r#"<g class="dots {of}">{dots}</g>"#);
+        }
     }
     s.push_str("</svg>");
 }
@@ -271,6 +294,29 @@ mod tests {
         let constant = svg(vec![(0.0, 1e-3), (9.0, 1e-3)]);
         let shown = |m: &String| ["0.001", "1.0e-3"].contains(&m.as_str());
         assert!(marks(&constant).iter().any(shown), "{:?}", marks(&constant));
+    }
+
+    #[test]
+    fn a_trend_is_above_its_noise_and_below_it_is_what_should_coincide() {
+        let line = |name: &str, stroke| Series::new(name, vec![(1.0, 2.0), (2.0, 1.0)]).stroke(stroke);
+        let series = vec![
+            line("trend", Stroke::Plain),
+            line("recorded", Stroke::Wide),
+            line("noise", Stroke::Faint).colour(0),
+            line("held-out", Stroke::Plain).colour(10),
+        ];
+        let svg = lines(&Chart::new("t", "x", "y", series));
+        let drawn: Vec<&str> =
+            svg.split("data-name=\"").skip(1).map(|t| t.split('"').next().unwrap()).collect();
+        assert_eq!(drawn, ["recorded", "noise", "held-out", "trend"]);
+        for class in
+            ["line s0\"", "line s1 wide\"", "line s0 faint\"", "line s2 dashed\"", "i class=\"s0 faint\""]
+        {
+            assert!(svg.contains(class), "{class}: {svg}");
+        }
+        assert_eq!(svg.matches("<circle").count(), 4, "points of two plain lines");
+        let one = lines(&Chart::new("t", "x", "y", vec![Series::new("a", vec![(3.0, 1.0)])]));
+        assert_eq!(one.matches("<circle").count(), 1);
     }
 
     #[test]

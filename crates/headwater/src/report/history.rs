@@ -1,7 +1,7 @@
 //! The numbers that a training run tells, kept for its report: loss, learning rate, norm, throughput,
 //! evaluations.
 
-use super::{Block, Chart, Series, scores};
+use super::{Block, Chart, Series, Stroke, scores};
 use crate::runtime::score::Metric;
 use crate::runtime::trainer::{Evaluation, Event};
 use anyhow::{Context, Result};
@@ -179,6 +179,27 @@ impl History {
         Some(Series::new(&format!("mean of the last {window} steps"), trend))
     }
 
+    /// The loss on held-out data, if it was measured.
+    pub fn held_out_loss(&self) -> Option<Series> {
+        let points = self.measured(Metric::Loss);
+        (!points.is_empty()).then(|| Series::new("held-out loss", points))
+    }
+
+    /// The loss of the run in one chart: the trend over the noise of steps, and held-out data beside it.
+    pub fn loss_chart(&self) -> Chart {
+        let steps = self.loss("training loss, each step").colour(0);
+        let mut series: Vec<Series> = Vec::new();
+        match self.trend() {
+            Some(trend) => {
+                let name = format!("training loss, {}", trend.name);
+                series.extend([Series { name, ..trend }, steps.stroke(Stroke::Faint)]);
+            }
+            None => series.push(steps),
+        }
+        series.extend(self.held_out_loss().map(|line| line.colour(1)));
+        Chart::new("Loss", "step", "loss", series).log(true)
+    }
+
     /// The loss scale of every step.
     pub fn scale(&self) -> Series {
         self.line("loss scale", |s| s.scale)
@@ -218,11 +239,10 @@ impl History {
         ]
     }
 
-    /// Charts of metrics on held-out data, learning rate, gradient norm, and throughput.
+    /// Charts of metrics on held-out data, the loss excepted, learning rate, gradient norm, and throughput.
     pub fn charts(&self) -> Vec<Block> {
         use Metric::*;
         let held_out = [
-            ("Held-out loss", "loss", true, &[Loss][..]),
             ("Held-out accuracy", "share", false, &[Accuracy, TopK][..]),
             ("Held-out precision, recall, F1 and IoU", "share", false, &[Precision, Recall, F1, Iou][..]),
             ("Held-out perplexity", "perplexity", true, &[Perplexity][..]),
@@ -256,6 +276,12 @@ mod tests {
         assert_eq!(trend.name, "mean of the last 6 steps");
         assert_eq!((trend.points[0], trend.points.len()), ((6.0, 3.5), 295));
         assert_eq!(trend.points[294], (300.0, 297.5));
+        // In the chart it is the first line, over the pale losses of the steps.
+        let drawn: Vec<(String, Stroke)> =
+            run(300).loss_chart().series.into_iter().map(|s| (s.name, s.stroke)).collect();
+        let [trend, steps] = ["training loss, mean of the last 6 steps", "training loss, each step"];
+        assert_eq!(drawn, [(trend.into(), Stroke::Plain), (steps.into(), Stroke::Faint)]);
+        assert_eq!(run(9).loss_chart().series[0].stroke, Stroke::Plain);
     }
 
     #[test]
@@ -275,10 +301,11 @@ mod tests {
             .filter_map(|b| if let Block::Chart(c) = b { Some(c) } else { None })
             .collect();
         let titles: Vec<&str> = charts.iter().map(|c| c.title.as_str()).collect();
-        assert_eq!(titles, ["Held-out loss", "Held-out accuracy", "Held-out precision, recall, F1 and IoU"]);
-        assert_eq!(charts[1].series.len(), 1);
-        assert_eq!(charts[1].series[0].name, "held-out top-3 accuracy");
-        assert_eq!(charts[0].series[0].points, [(1.0, 1.0), (2.0, 0.5), (3.0, 1.0 / 3.0)]);
+        assert_eq!(titles, ["Held-out accuracy", "Held-out precision, recall, F1 and IoU"]);
+        assert_eq!(charts[0].series.len(), 1);
+        assert_eq!(charts[0].series[0].name, "held-out top-3 accuracy");
+        let loss = history.held_out_loss().unwrap();
+        assert_eq!(loss.points, [(1.0, 1.0), (2.0, 0.5), (3.0, 1.0 / 3.0)]);
         // Counts are kept of the last evaluation alone.
         let kept = history.evaluations.iter().map(|e| e.scores.by_class.as_ref().unwrap().confusion.len());
         assert_eq!(kept.collect::<Vec<_>>(), [0, 0, 1]);

@@ -6,21 +6,25 @@ use super::{Block, Report, Section, Table};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
-const SCRIPT: &str = include_str!("page.js");
+const SCRIPT: &str = concat!(include_str!("page.js"), include_str!("live.js"));
 
 /// Facts of more bytes have a line of their own.
 const WIDE: usize = 32;
 
-/// The page. With `refresh`, browsers load it again after so many seconds.
+/// The page. With `refresh`, browsers load it again after so many seconds: by its script, without a flash and
+/// with the choices of its reader, or else as a whole.
 pub fn page(r: &Report, refresh: Option<u64>) -> String {
     let mut s = String::new();
     let _ = write!(
         s,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         {}<title>{}</title><style>{STYLE}</style></head><body><main>",
-        refresh.map_or(String::new(), |s| format!("<meta http-equiv=\"refresh\" content=\"{s}\">")),
-        escape(&r.title)
+         {}<title>{}</title><style>{STYLE}</style></head><body{}><main>",
+        refresh.map_or(String::new(), |s| {
+            format!("<noscript><meta http-equiv=\"refresh\" content=\"{s}\"></noscript>")
+        }),
+        escape(&r.title),
+        refresh.map_or(String::new(), |s| format!(" data-refresh=\"{s}\""))
     );
     let (class, word) = match (r.passed(), refresh) {
         _ if r.sections.len() == 1 => (class_of(&r.sections[0]), word_of(&r.sections[0]).to_string()),
@@ -35,8 +39,11 @@ pub fn page(r: &Report, refresh: Option<u64>) -> String {
         let wide = if value.len() > WIDE { " class=\"wide\"" } else { "" };
         let _ = write!(s, "<div{wide}><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value));
     }
-    s.push_str("</dl><ol class=\"steps\">");
-    for (i, section) in r.sections.iter().enumerate() {
+    s.push_str("</dl>");
+    // A report of one section is its own table of contents.
+    let listed = if r.sections.len() > 1 { &r.sections[..] } else { &[] };
+    s.push_str(if listed.is_empty() { "" } else { "<ol class=\"steps\">" });
+    for (i, section) in listed.iter().enumerate() {
         let _ = write!(
             s,
             "<li><a href=\"#s{i}\"><span class=\"dot {}\"></span>{}</a><span>{}</span></li>",
@@ -45,7 +52,7 @@ pub fn page(r: &Report, refresh: Option<u64>) -> String {
             escape(&section.summary)
         );
     }
-    s.push_str("</ol>");
+    s.push_str(if listed.is_empty() { "" } else { "</ol>" });
     for (i, section) in r.sections.iter().enumerate() {
         write_section(&mut s, i, section);
     }
@@ -99,7 +106,7 @@ fn write_section(s: &mut String, i: usize, section: &Section) {
 }
 
 /// Tables longer than this start closed.
-const LONG: usize = 14;
+const LONG: usize = 18;
 
 fn write_table(s: &mut String, t: &Table) {
     let long = t.rows.len() > LONG;

@@ -2,7 +2,7 @@
 //! checkpoints.
 
 use super::history::History;
-use super::{Block, Chart, Report, Section, Verdict, html, scores, text};
+use super::{Block, Report, Section, Verdict, html, scores, text};
 use crate::runtime::trainer::{Event, Observer};
 use crate::runtime::{Error, Result};
 use std::fs;
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 pub(crate) const REFRESH: u64 = 10;
 /// Time between two writes, at least.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// The state of a run that goes on.
+const RUNNING: &str = "running";
 /// Writing takes at most one in so many seconds of the run.
 const SHARE: u32 = 50;
 
@@ -26,6 +28,8 @@ pub struct Live {
     blocks: Vec<Block>,
     history: History,
     begun: Instant,
+    /// When training began, and the steps done by then.
+    trains: Option<(Instant, u64)>,
     /// When the page is due again; at once at first.
     due: Option<Instant>,
 }
@@ -40,7 +44,7 @@ impl Live {
         history: History,
     ) -> Live {
         let (path, begun) = (path.to_owned(), Instant::now());
-        Live { path, title, facts, blocks, history, begun, due: None }
+        Live { path, title, facts, blocks, history, begun, trains: None, due: None }
     }
 
     fn report(&self, state: &'static str, verdict: Verdict) -> Report {
@@ -52,9 +56,11 @@ impl Live {
             true => format!("; {rate:.0} samples/s, {} a step", text::seconds(seconds)),
             false => String::new(),
         };
-        let summary = format!("{state}: step {}{of}{loss}{speed}", self.history.step());
-        let curve = std::iter::once(self.history.loss("loss")).chain(self.history.trend()).collect();
-        let mut blocks = vec![Block::Chart(Chart::new("Loss of each step", "step", "loss", curve).log(true))];
+        let left = self.remaining().filter(|_| state == RUNNING);
+        let left =
+            left.map_or(String::new(), |s| format!("; about {} remain", text::seconds(s.max(1.0).round())));
+        let summary = format!("{state}: step {}{of}{loss}{speed}{left}", self.history.step());
+        let mut blocks = vec![Block::Chart(self.history.loss_chart())];
         blocks.extend(self.history.charts());
         if let Some(e) = self.history.evaluation() {
             blocks.extend(scores::blocks(&format!("Held-out data after {} steps", e.step), &e.scores));
@@ -70,6 +76,13 @@ impl Live {
             ..Section::default()
         };
         Report { title: self.title.clone(), facts: self.facts.clone(), sections: vec![section] }
+    }
+
+    /// Seconds that the remaining steps take, evaluations among them, if they take as long as those so far.
+    fn remaining(&self) -> Option<f64> {
+        let ((begun, before), planned, step) = (self.trains?, self.history.planned?, self.history.step());
+        let (done, left) = (step.checked_sub(before)?, planned.checked_sub(step)?);
+        (done > 0).then(|| begun.elapsed().as_secs_f64() / done as f64 * left as f64)
     }
 
     fn write(&mut self, state: &'static str, verdict: Verdict, refresh: Option<u64>) -> Result<()> {
@@ -108,8 +121,12 @@ impl Observer for Live {
     fn event(&mut self, event: &Event) -> Result<()> {
         self.history.add(event);
         match event {
+            Event::Start(_) => {
+                self.trains = Some((Instant::now(), self.history.step()));
+                Ok(())
+            }
             Event::Step(_) if self.due.is_none_or(|due| Instant::now() >= due) => {
-                self.write("running", Verdict::Note, Some(REFRESH))
+                self.write(RUNNING, Verdict::Note, Some(REFRESH))
             }
             Event::Interrupted { .. } => self.write("interrupted", Verdict::Note, None),
             Event::End { .. } => self.write("complete", Verdict::Pass, None),
@@ -131,6 +148,37 @@ impl Drop for Live {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_goes_on_says_so_and_how_long_it_takes() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log.jsonl");
+        let step = |n: u64| format!("{{\"event\":\"step\",\"step\":{n},\"loss\":2.0}}\n");
+        fs::write(&log, (1..=30).map(step).collect::<String>()).unwrap();
+        let mut history = History::read(&log, 30).unwrap();
+        history.planned = Some(100);
+        let page = dir.path().join("report.html");
+        let mut live = Live::new(&page, "Training".into(), vec![], vec![], history);
+        // 20 steps in 40 s: 70 more take 140 s.
+        live.trains = Instant::now().checked_sub(Duration::from_secs(40)).map(|begun| (begun, 10));
+        live.write(RUNNING, Verdict::Note, Some(REFRESH)).unwrap();
+        let html = fs::read_to_string(&page).unwrap();
+        assert!(
+            html.contains("running: step 30 of 100, last loss 2.0000; about 2 min 20 s remain"),
+            "{html}"
+        );
+        assert_eq!(html.matches("note\">running<").count(), 2, "both badges");
+        assert!(html.contains("<noscript><meta http-equiv=\"refresh\" content=\"10\"></noscript>"));
+        assert!(html.contains("<body data-refresh=\"10\">"));
+        live.write("interrupted", Verdict::Note, None).unwrap();
+        let html = fs::read_to_string(&page).unwrap();
+        assert!(
+            !html.contains("remain<")
+                && !html.contains("data-refresh=\"10\"")
+                && !html.contains("http-equiv")
+        );
+        assert_eq!(html.matches("note\">interrupted<").count(), 2, "both badges");
+    }
 
     #[test]
     fn a_page_takes_the_place_of_a_link_and_not_of_its_target() {

@@ -79,12 +79,32 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// Number of its colour, where that is not its place in the chart.
     pub colour: Option<usize>,
+    /// The way it is drawn.
+    pub stroke: Stroke,
+}
+
+/// The way in which a line is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stroke {
+    /// A plain line; few points are marked.
+    #[default]
+    Plain,
+    /// Thin and pale, below others: the noise around a trend.
+    Faint,
+    /// Wide and pale, below all others: a line that another one should cover.
+    Wide,
 }
 
 impl Series {
     /// A line in the colour of its place.
     pub fn new(name: &str, points: Vec<(f64, f64)>) -> Series {
-        Series { name: name.into(), points, colour: None }
+        Series { name: name.into(), points, colour: None, stroke: Stroke::Plain }
+    }
+
+    /// The same, drawn in another way.
+    pub fn stroke(self, stroke: Stroke) -> Series {
+        Series { stroke, ..self }
     }
 
     /// The same in the colour of this number.
@@ -102,7 +122,7 @@ pub struct Chart {
     pub x: String,
     /// Label of the y axis, with its unit.
     pub y: String,
-    /// The lines; the first is drawn on top.
+    /// The lines; of those that are drawn alike, the first is on top.
     pub series: Vec<Series>,
     /// True if the area below the lines is filled.
     pub filled: bool,

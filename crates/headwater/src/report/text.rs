@@ -85,13 +85,14 @@ pub fn count(x: f64) -> String {
     if unit == 0 { format!("{x:.0}") } else { format!("{x:.2}{}", UNITS[unit]) }
 }
 
-/// A duration: `350 µs`, `12.0 ms`, `3.21 s`, `4 min 05 s`.
+/// A duration: `350 µs`, `12.0 ms`, `3.21 s`, `4 min 05 s`, `2 h 05 min`.
 pub fn seconds(s: f64) -> String {
     match s {
         s if s < 1e-3 => format!("{:.0} µs", s * 1e6),
         s if s < 1.0 => format!("{:.1} ms", s * 1e3),
         s if s < 60.0 => format!("{s:.2} s"),
-        s => format!("{} min {:02} s", (s / 60.0) as u64, (s % 60.0) as u64),
+        s if s < 3600.0 => format!("{} min {:02} s", (s / 60.0) as u64, (s % 60.0) as u64),
+        s => format!("{} h {:02} min", (s / 3600.0) as u64, (s / 60.0 % 60.0) as u64),
     }
 }
 
@@ -149,6 +150,7 @@ mod tests {
         );
         assert_eq!((count(999.0), count(21.3e6)), ("999".to_string(), "21.30 M".to_string()));
         assert_eq!((seconds(0.00035), seconds(245.0)), ("350 µs".to_string(), "4 min 05 s".to_string()));
+        assert_eq!((seconds(3599.9), seconds(7530.0)), ("59 min 59 s".to_string(), "2 h 05 min".to_string()));
     }
 
     #[test]
