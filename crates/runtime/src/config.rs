@@ -99,6 +99,8 @@ pub struct TrainConfig {
     pub checkpoint: CheckpointConfig,
     /// Logs.
     pub log: LogConfig,
+    /// Alerts.
+    pub alert: AlertConfig,
 }
 
 /// A fault at one step.
@@ -278,6 +280,44 @@ pub struct LogConfig {
     pub json: Option<PathBuf>,
     /// Directory of TensorBoard event files.
     pub tensorboard: Option<PathBuf>,
+    /// Address and port at which the run serves its numbers for Prometheus, such as `127.0.0.1:9464`, or a port of
+    /// this machine alone. Default: it serves none.
+    pub metrics: Option<String>,
+}
+
+/// What somebody is called for, once a run each.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table [alert]")]
+pub struct AlertConfig {
+    /// Alert when the loss of a step is higher than this, or NaN. Default: never.
+    pub loss_above: Option<f64>,
+    /// Alert when no step, evaluation or checkpoint was done for so many minutes. Default: never.
+    pub no_progress_minutes: Option<f64>,
+    /// Program to run at an alert, and its arguments: `["notify", "me"]`. No shell reads them. It is run only where
+    /// the command line has `--allow-command`. Default: none; alerts are then messages and events of the log.
+    pub command: Vec<String>,
+}
+
+impl AlertConfig {
+    fn check(&self) -> Result<()> {
+        if let Some(loss) = self.loss_above.filter(|l| !l.is_finite()) {
+            return Err(Error::config("alert.loss_above", format!("must be finite, it is {loss}")));
+        }
+        if let Some(minutes) = self.no_progress_minutes.filter(|m| !(*m > 0.0 && m.is_finite())) {
+            let message = format!("must be more than 0, it is {minutes}");
+            return Err(Error::config("alert.no_progress_minutes", message));
+        }
+        if !self.command.is_empty() && self.loss_above.is_none() && self.no_progress_minutes.is_none() {
+            let message = "would never run: set alert.loss_above or alert.no_progress_minutes";
+            return Err(Error::config("alert.command", message));
+        }
+        match self.command.first() {
+            Some(program) if program.is_empty() => {
+                Err(Error::config("alert.command", "names no program: its first text is empty"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Default for TrainConfig {
@@ -312,6 +352,7 @@ impl Default for TrainConfig {
             eval: EvalConfig::default(),
             checkpoint: CheckpointConfig::default(),
             log: LogConfig::default(),
+            alert: AlertConfig::default(),
         }
     }
 }
@@ -464,6 +505,7 @@ impl TrainConfig {
             ));
         }
         self.check_course()?;
+        self.alert.check()?;
         crate::average::check(self.ema)?;
         self.amp.rule(target)?;
         Groups::new(self.optimizer.clone(), self.groups.clone(), self.decay).map(drop)

@@ -6,11 +6,22 @@ use crate::core::device::Device;
 use crate::report::text::plain;
 use crate::report::{Table, text, wrap};
 use ::console::{Style, Term, colors_enabled, colors_enabled_stderr};
+use indicatif::ProgressBar;
 use std::io::{ErrorKind, Write};
 use std::sync::Mutex;
 
 /// The first failure to write results to standard output, other than a reader that has left.
 static LOST: Mutex<Option<String>> = Mutex::new(None);
+
+/// The bar that is drawn at the bottom of the terminal, if one is.
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Names the bar that messages must not be written into, or none.
+pub(crate) fn draws(bar: Option<ProgressBar>) {
+    if let Ok(mut drawn) = BAR.lock() {
+        *drawn = bar;
+    }
+}
 
 /// Columns of a terminal; `None` for a pipe or a file, whose lines stay whole. `COLUMNS`, where it is
 /// exported, counts for both.
@@ -22,6 +33,11 @@ fn width(term: &Term) -> Option<usize> {
 /// Columns of standard error, if it is a terminal.
 pub(crate) fn stderr_width() -> Option<usize> {
     width(&Term::stderr())
+}
+
+/// Columns of standard output, if it is a terminal.
+pub(crate) fn stdout_width() -> Option<usize> {
+    width(&Term::stdout())
 }
 
 /// Each line of a text in a width.
@@ -52,7 +68,12 @@ fn painted(text: &str, colours: bool) -> String {
 pub(crate) fn say(line: impl AsRef<str>) {
     let text = painted(&wrapped(&plain(line.as_ref()), stderr_width()), colors_enabled_stderr());
     // One call for the line and its end, so that lines of several threads stay whole.
-    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+    let write = || drop(std::io::stderr().write_all(format!("{text}\n").as_bytes()));
+    let bar = BAR.lock().ok().and_then(|bar| bar.clone());
+    match bar.filter(|bar| !bar.is_finished()) {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
 }
 
 /// Says a device's remarks on plans that were loaded and run.
@@ -62,12 +83,12 @@ pub(crate) fn notes(device: &dyn Device) {
 
 /// Prints a line for people on standard output.
 pub(crate) fn show(line: &str) {
-    write(&painted(&wrapped(&plain(line), width(&Term::stdout())), colors_enabled()));
+    write(&painted(&wrapped(&plain(line), stdout_width()), colors_enabled()));
 }
 
 /// Prints a table for people on standard output.
 pub(crate) fn show_table(t: &Table) {
-    let text = match width(&Term::stdout()) {
+    let text = match stdout_width() {
         Some(width) => wrap::table(t, width),
         None => text::table(t),
     };

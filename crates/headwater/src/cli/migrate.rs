@@ -1,13 +1,16 @@
 //! `headwater migrate`.
 
+use super::alerts::Alerts;
 use super::amp::Amp;
+use super::console::stdout_width;
+use super::metrics::Metrics;
 use super::progress::Progress;
-use super::{Memory, Outcome, Printer, Status};
+use super::{Memory, Outcome, Printer, Status, Usage};
 use crate::core::device::Device;
 use crate::migrate::{Begin, New, Watcher, migrate, write_new};
 use crate::report::{Block, Section, Series, text};
-use crate::runtime::trainer::Observer;
-use anyhow::Result;
+use crate::runtime::trainer::{Event, Observer};
+use anyhow::{Result, ensure};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -56,16 +59,38 @@ pub struct Args {
     /// seconds for each.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "new")]
     steps: Option<u64>,
+    /// Serve the numbers of training runs for Prometheus at this address: 127.0.0.1:9464, or a port that only this machine
+    /// reaches.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "new")]
+    metrics: Option<String>,
+    /// Let an alert run the command that `alert.command` in the job names (docs/following.md).
+    #[arg(long, conflicts_with = "new")]
+    allow_command: bool,
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
     memory: Memory,
 }
 
+/// What follows the training runs.
+struct Followers {
+    progress: Progress,
+    metrics: Option<Metrics>,
+    alerts: Alerts,
+}
+
+impl Observer for Followers {
+    fn event(&mut self, event: &Event) -> crate::runtime::Result<()> {
+        self.progress.event(event)?;
+        self.metrics.as_mut().map_or(Ok(()), |metrics| metrics.event(event))?;
+        self.alerts.event(event)
+    }
+}
+
 /// Prints the steps of a migration as they are done.
 struct StepPrinter {
     printer: Printer,
-    progress: Progress,
+    followers: Followers,
 }
 
 impl Watcher for StepPrinter {
@@ -79,7 +104,8 @@ impl Watcher for StepPrinter {
         if let Some(next) = &section.next {
             self.printer.line(format!("         next: {next}"));
         }
-        // Curves over the steps of a run, in a line each.
+        // Curves over the steps of a run, in a line each: short ones where the terminal is narrow.
+        let columns = if stdout_width().is_some_and(|w| w < 100) { 20 } else { 40 };
         for block in &section.blocks {
             let Block::Chart(chart) = block else { continue };
             // Numbers over decades are drawn by their logarithm, a loss as it is.
@@ -88,18 +114,19 @@ impl Watcher for StepPrinter {
             for s in chart.series.iter().filter(shown) {
                 let (Some(first), Some(last)) = (s.points.first(), s.points.last()) else { continue };
                 let line =
-                    text::sparkline(s.points.iter().map(|p| if by_log { p.1.log10() } else { p.1 }), 40);
+                    text::sparkline(s.points.iter().map(|p| if by_log { p.1.log10() } else { p.1 }), columns);
                 let (first, last) = match by_log {
                     true => (text::number(first.1), text::number(last.1)),
                     false => (format!("{:.4}", first.1), format!("{:.4}", last.1)),
                 };
-                self.printer.line(format!("         {line:<40}  {first} → {last}  {} ({})", s.name, chart.y));
+                self.printer
+                    .line(format!("         {line:<columns$}  {first} → {last}  {} ({})", s.name, chart.y));
             }
         }
     }
 
     fn training(&mut self) -> &mut dyn Observer {
-        &mut self.progress
+        &mut self.followers
     }
 }
 
@@ -108,10 +135,17 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
         return new(args, model, printer);
     }
     let place = args.dir.as_deref().unwrap_or(Path::new("."));
-    let name = crate::migrate::Job::read(place)?.name;
-    let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
-    let mut watcher =
-        StepPrinter { printer, progress: Progress::new(printer.json, device.clone()).shortened_by_steps() };
+    let job = crate::migrate::Job::read(place)?;
+    let idle = args.allow_command && job.train.alert.command.is_empty();
+    ensure!(!idle, Usage("--allow-command does nothing without `alert.command` in the job".into()));
+    let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(job.name));
+    let served = args.metrics.clone().or(job.train.log.metrics);
+    let followers = Followers {
+        progress: Progress::new(printer.json, device.clone()).shortened_by_steps(),
+        metrics: served.as_deref().map(Metrics::serve).transpose()?,
+        alerts: Alerts::new(args.allow_command),
+    };
+    let mut watcher = StepPrinter { printer, followers };
     let adjust = |job: &mut crate::migrate::Job| {
         args.memory.over(&mut job.train);
         if args.steps.is_some() {

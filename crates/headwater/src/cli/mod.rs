@@ -1,5 +1,6 @@
 //! The command line: arguments, and one file a command. Commands compute plain reports; printing is here.
 
+mod alerts;
 mod amp;
 mod bench;
 pub(crate) mod check;
@@ -14,6 +15,7 @@ mod export;
 pub(crate) mod inspect;
 mod kernel_times;
 mod kernels;
+mod metrics;
 mod migrate;
 mod op;
 mod panics;

@@ -1,11 +1,11 @@
 //! A training run on the terminal: a bar with loss, rate and time left; evaluations and checkpoints as lines.
 
-use super::console::say;
+use super::console::{draws, say, stderr_width};
 use crate::core::device::Device;
 use crate::report::scores;
 use crate::report::text::{self, plain};
 use crate::runtime::score::Metric;
-use crate::runtime::trainer::{Event, Observer};
+use crate::runtime::trainer::{Event, Observer, Step};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -81,12 +81,32 @@ impl Progress {
 /// Columns of the figures next to the bar.
 const FIGURES: usize = 106;
 
+/// The figures of a step in a terminal of `width` columns: where they do not fit into a line, those that change
+/// little are left out.
+fn figures(s: &Step, mean: f64, width: Option<usize>) -> String {
+    let epoch = format!("epoch {:.2} · ", s.epoch);
+    let loss = format!("loss {mean:.4} · ");
+    let gradients = format!("lr {:.2e} · norm {:.3} · ", s.lr, s.norm);
+    let rate = format!("{:.0} samples/s", s.samples as f64 / s.seconds);
+    match width.unwrap_or(usize::MAX) {
+        110.. => epoch + &loss + &gradients + &rate,
+        90..110 => epoch + &loss + &rate,
+        _ => loss + &rate,
+    }
+}
+
 /// The bar, what the last step found, and the time it took, followed by `end`.
 fn style(end: &str) -> ProgressStyle {
     // The bar takes what the figures leave.
-    let bar = super::console::stderr_width().map_or(32, |w| w.saturating_sub(FIGURES).clamp(4, 32));
+    let bar = stderr_width().map_or(32, |w| w.saturating_sub(FIGURES).clamp(4, 32));
     let template = format!("{{spinner}} {{bar:{bar}}} {{pos}}/{{len}} · {{msg}} · elapsed {{elapsed}}{end}");
     ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        draws(None);
+    }
 }
 
 impl Observer for Progress {
@@ -103,6 +123,7 @@ impl Observer for Progress {
                 (self.smooth, self.metric, self.before) = (None, s.config.eval.metric, 0);
                 self.run = (s.steps, Instant::now());
                 self.bar = ProgressBar::new(s.steps).with_style(style(", remaining {eta}"));
+                draws(Some(self.bar.clone()));
                 self.bar.enable_steady_tick(Duration::from_millis(200));
                 let each = s.config.batches().per_step();
                 let batch = match (each, s.config.batch) {
@@ -145,15 +166,14 @@ impl Observer for Progress {
                 self.bar.set_position(*step);
                 self.before = *step;
             }
+            // `Alerts`, which raises it, says it.
+            Event::Alert { .. } => {}
             Event::Warning { message } => self.say(format!("warning: {message}")),
             Event::Step(s) => {
                 let mean = self.smooth.map_or(s.loss, |m| m + FRESH * (s.loss - m));
                 self.smooth = Some(mean);
-                let rate = s.samples as f64 / s.seconds;
-                let now = format!(
-                    "epoch {:.2} · loss {mean:.4} · lr {:.2e} · norm {:.3} · {rate:.0} samples/s",
-                    s.epoch, s.lr, s.norm
-                );
+                let shown = stderr_width().filter(|_| !self.bar.is_hidden());
+                let now = figures(s, mean, shown);
                 if self.bar.is_hidden() && self.told.elapsed() >= NOW_AND_THEN {
                     self.told = Instant::now();
                     self.say(format!("step {}: {now}", s.step));
@@ -212,6 +232,29 @@ impl Observer for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_narrow_terminal_has_the_figures_that_change() {
+        let step = Step {
+            step: 183,
+            epoch: 0.33,
+            loss: 0.5,
+            lr: 1.92e-3,
+            norm: 3.11,
+            largest: 1.0,
+            applied: true,
+            culprit: None,
+            underflow: None,
+            scale: 1.0,
+            samples: 64,
+            seconds: 0.04,
+        };
+        let of = |width| figures(&step, 0.5699, width);
+        let all = "epoch 0.33 · loss 0.5699 · lr 1.92e-3 · norm 3.110 · 1600 samples/s";
+        assert_eq!((of(None), of(Some(200))), (all.into(), all.into()));
+        assert_eq!(of(Some(100)), "epoch 0.33 · loss 0.5699 · 1600 samples/s");
+        assert_eq!(of(Some(80)), "loss 0.5699 · 1600 samples/s");
+    }
 
     #[test]
     fn a_long_run_is_estimated_by_its_first_steps() {

@@ -1,7 +1,9 @@
 //! `headwater train`.
 
+use super::alerts::Alerts;
 use super::amp::Amp;
 use super::console::say;
+use super::metrics::Metrics;
 use super::progress::Progress;
 use super::{Memory, Outcome, Printer, Status, Usage};
 use crate::auto;
@@ -14,7 +16,7 @@ use crate::report::history::History;
 use crate::report::live::Live;
 use crate::report::{Block, facts, scores};
 use crate::runtime::amp::AmpConfig;
-use crate::runtime::config::{Buckets, Cast, LogConfig};
+use crate::runtime::config::{AlertConfig, Buckets, Cast, LogConfig};
 use crate::runtime::optim::Optimizer;
 use crate::runtime::schedule::Shape;
 use crate::runtime::score::Metric;
@@ -115,6 +117,13 @@ pub struct Args {
     /// With `--trace`: steps to record.
     #[arg(long, value_name = "COUNT", default_value_t = 20, requires = "trace", help_heading = "Output")]
     trace_steps: usize,
+    /// Serve loss, gradient norm, learning rate, throughput, memory and evaluations for Prometheus at this address while
+    /// the run goes on: 127.0.0.1:9464, or a port that only this machine reaches.
+    #[arg(long, value_name = "ADDRESS", help_heading = "Output")]
+    metrics: Option<String>,
+    /// Let an alert run the command that `alert.command` in the settings names (docs/following.md).
+    #[arg(long, help_heading = "Output")]
+    allow_command: bool,
     /// Seed of the order of samples and of random numbers (default: 0).
     #[arg(long, help_heading = "Data")]
     seed: Option<u64>,
@@ -203,7 +212,7 @@ fn ranked(
     if ranks.rank() == 0 {
         return train(args, config, open(Some(ranks.clone()))?, printer);
     }
-    config.log = LogConfig::default();
+    (config.log, config.alert) = (LogConfig::default(), AlertConfig::default());
     let done = train(args, config, open(Some(ranks.clone()))?, Printer::silent())?;
     Ok(Outcome { json: serde_json::Value::Null, ..done })
 }
@@ -211,6 +220,9 @@ fn ranked(
 fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer: Printer) -> Result<Outcome> {
     // One rank of a run speaks for all.
     let speaks = device.transport().is_none_or(|t| t.rank() == 0);
+    let served = config.log.metrics.as_deref().filter(|_| speaks);
+    let mut metrics = served.map(Metrics::serve).transpose()?;
+    let mut alerts = Alerts::new(args.allow_command);
     let model = Model::open(&args.model)?;
     let exported = model.bind(&parse_dims(&args.dims)?.or_exported())?;
     exported.remarks().iter().for_each(|r| say(format!("note: {r}")));
@@ -243,14 +255,22 @@ fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer:
         let mut observers: Vec<&mut dyn Observer> = Vec::new();
         observers.extend(speaks.then_some(&mut progress as &mut dyn Observer));
         observers.extend(page.as_mut().map(|p| p as &mut dyn Observer));
+        observers.extend(metrics.as_mut().map(|m| m as &mut dyn Observer));
+        observers.extend(speaks.then_some(&mut alerts as &mut dyn Observer));
         let summary = crate::train::run_logged(trainer, config, &mut observers, stop);
         if let Some(path) = args.trace.as_ref().filter(|_| speaks) {
             trace::write(path, trainer.spans())?;
             say(format!("wrote {}: open it in ui.perfetto.dev", path.display()));
         }
         summary
-    })
-    .map_err(usage)?;
+    });
+    let not_finite = |e: &anyhow::Error| {
+        e.chain().any(|c| matches!(c.downcast_ref::<Error>(), Some(Error::NotFinite { .. })))
+    };
+    if summary.as_ref().err().is_some_and(not_finite) {
+        alerts.not_finite();
+    }
+    let summary = summary.map_err(usage)?;
     if let Some(e) = &summary.evaluation {
         let earlier = match e.step == summary.step {
             true => String::new(),
@@ -434,6 +454,10 @@ fn settings(args: &Args) -> Result<TrainConfig> {
         c.checkpoint.dir = Some(out.clone());
         c.log.json.get_or_insert_with(|| out.join("log.jsonl"));
         c.log.tensorboard.get_or_insert_with(|| out.join("tensorboard"));
+    }
+    c.log.metrics = args.metrics.clone().or(c.log.metrics);
+    if args.allow_command && c.alert.command.is_empty() {
+        bail!(Usage("--allow-command does nothing without `alert.command` in the settings".into()));
     }
     let idle = [
         ("--eval-every", args.eval_every.is_some()),

@@ -20,6 +20,7 @@ mod examples;
 mod families;
 mod faults;
 mod folders;
+mod following;
 mod forward;
 mod hostile_operators;
 mod images;

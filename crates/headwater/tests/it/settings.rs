@@ -134,7 +134,8 @@ fn page() -> String {
          over the file. Paths are relative to the file. A setting that is not known is refused.\n\n",
     );
     let (config, data) = ("runtime/src/config.rs", "runtime/src/data/settings.rs");
-    let tables = ["optimizer", "groups", "amp", "data", "init", "ranks", "eval", "checkpoint", "log"];
+    let tables =
+        ["optimizer", "groups", "amp", "data", "init", "ranks", "eval", "checkpoint", "log", "alert"];
     out.push_str("## A training run\n\nAt the top of `train.toml`, or under `[train]`. Either `steps` or `epochs` must be given, and `data.train`.\n\n");
     rows(&mut out, &items(config, "TrainConfig").1, &defaults, &tables);
     for (table, name) in [
@@ -144,6 +145,7 @@ fn page() -> String {
         ("eval", "EvalConfig"),
         ("checkpoint", "CheckpointConfig"),
         ("log", "LogConfig"),
+        ("alert", "AlertConfig"),
     ] {
         let file = if table == "data" { data } else { config };
         let (doc, fields) = items(file, name);
@@ -305,7 +307,7 @@ fn every_setting_is_on_the_page() {
     };
     let defaults = serde_json::to_value(TrainConfig::default()).unwrap();
     look("", &defaults);
-    for table in ["data", "init", "eval", "checkpoint", "log", "amp"] {
+    for table in ["data", "init", "eval", "checkpoint", "log", "alert", "amp"] {
         look(&format!("{table}."), &defaults[table]);
     }
     look("data.augment.", &defaults["data"]["augment"]);

@@ -42,6 +42,15 @@ impl JsonLines {
         JsonLines::begin(path, &lines)
     }
 
+    /// Adds an event to a log that a run writes, from beside that run.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn add(path: &Path, event: &Event) -> Result<()> {
+        let out = OpenOptions::new().append(true).open(path).map_err(Error::io(path))?;
+        JsonLines { path: path.to_owned(), out }.event(event)
+    }
+
     /// A file of these lines, under a name of its own until it is whole. Links are not followed, so that a
     /// folder from elsewhere cannot have other files overwritten. A device or a pipe is written to as it is.
     fn begin(path: &Path, lines: &[&[u8]]) -> Result<JsonLines> {
@@ -59,7 +68,9 @@ impl JsonLines {
         let mut free = (0..u32::MAX).map(own).filter(|p| fs::symlink_metadata(p).is_err());
         let temporary =
             free.next().ok_or_else(|| Error::data(path, "has too many temporary files beside it"))?;
-        let mut out = BufWriter::new(File::create_new(&temporary).map_err(Error::io(&temporary))?);
+        // Lines of other writers ([`JsonLines::add`]) stay whole.
+        let file = OpenOptions::new().append(true).create_new(true).open(&temporary);
+        let mut out = BufWriter::new(file.map_err(Error::io(&temporary))?);
         let written = lines.iter().try_for_each(|line| out.write_all(line)).and_then(|()| out.flush());
         let written =
             written.and_then(|()| out.get_ref().sync_all()).and_then(|()| fs::rename(&temporary, path));
@@ -106,6 +117,22 @@ impl Observer for JsonLines {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn events_from_beside_a_run_stay_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log.jsonl");
+        let mut run = JsonLines::create(&log).unwrap();
+        let said = |message: &str| Event::Warning { message: message.into() };
+        run.event(&said("one")).unwrap();
+        JsonLines::add(&log, &said("two, beside it")).unwrap();
+        run.event(&said("3")).unwrap();
+        let text = fs::read_to_string(&log).unwrap();
+        let found: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        let messages: Vec<&str> = found.iter().map(|l| l["message"].as_str().unwrap()).collect();
+        assert_eq!(messages, ["one", "two, beside it", "3"]);
+        assert!(JsonLines::add(&dir.path().join("none"), &said("x")).is_err());
+    }
 
     #[test]
     fn a_log_follows_no_link() {

@@ -31,6 +31,18 @@ pub enum Event {
         /// A sentence.
         message: String,
     },
+    /// An alert of the settings. It is noticed beside the run, also where that is stuck, and written to the
+    /// log.
+    Alert {
+        /// The setting.
+        alert: Alert,
+        /// Steps done.
+        step: u64,
+        /// Loss of the last step, if there was one.
+        loss: Option<f64>,
+        /// A sentence.
+        message: String,
+    },
     /// A step was done.
     Step(Step),
     /// Held-out data was evaluated.
@@ -65,6 +77,26 @@ pub enum Event {
         /// Seconds since `Start`.
         seconds: f64,
     },
+}
+
+/// The reason for an alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Alert {
+    /// The loss is higher than `alert.loss_above`, or not finite.
+    LossAbove,
+    /// Nothing was done for `alert.no_progress_minutes`.
+    NoProgress,
+}
+
+impl Alert {
+    /// Its name in logs, and for commands.
+    pub fn name(self) -> &'static str {
+        match self {
+            Alert::LossAbove => "loss_above",
+            Alert::NoProgress => "no_progress",
+        }
+    }
 }
 
 /// Cost of keeping a memory budget.

@@ -14,7 +14,7 @@ mod world;
 pub use crate::course::{Best, Course};
 pub use crate::evaluation::Evaluation;
 use event::Observers;
-pub use event::{Event, Observer, Recomputation, Start, Step};
+pub use event::{Alert, Event, Observer, Recomputation, Start, Step};
 use resume::Opened;
 use spans::Recorder;
 pub use spans::Span;

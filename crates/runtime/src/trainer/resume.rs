@@ -67,7 +67,7 @@ fn changes(old: &TrainConfig, new: &TrainConfig) -> Vec<String> {
         _ => serde_json::Map::new(),
     };
     let (old, new) = (object(old), object(new));
-    let harmless = ["recompute", "memory_budget", "bucket_size", "checkpoint", "log"];
+    let harmless = ["recompute", "memory_budget", "bucket_size", "checkpoint", "log", "alert"];
     // Evaluations change nothing, unless they decide on the rate or on the end.
     let decides = new["schedule"].get("name").is_some_and(|n| n == "plateau")
         || [&old, &new].iter().any(|c| !c["eval"]["patience"].is_null());

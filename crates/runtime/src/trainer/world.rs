@@ -198,7 +198,7 @@ impl Trainer<'_> {
         let mut facts = vec![("the version of Headwater".into(), env!("CARGO_PKG_VERSION").to_string())];
         facts.push(("the arithmetic of the device".into(), self.session.arithmetic()));
         // Places of files may differ: what is in them is compared below.
-        let elsewhere = ["log", "checkpoint.dir", "data.train", "data.eval", "init.weights"];
+        let elsewhere = ["log", "alert", "checkpoint.dir", "data.train", "data.eval", "init.weights"];
         if let Ok(settings) = serde_json::to_value(&self.config) {
             leaves(String::new(), &settings, &mut |name, value| {
                 if !elsewhere
