@@ -36,7 +36,7 @@ pub use rms_norm::{RmsNorm, rms_norm};
 pub use rms_norm_grad::{rms_norm_grad, rms_norm_grad_gamma, rms_norm_grad_partials};
 pub use scatter_rows::scatter_rows;
 pub use scatter_sum::{Scatter, ScatterSum, scatter_sum};
-pub use sum_rows::{SumRows, sum_rows};
+pub use sum_rows::{SumRows, sum_rows, sum_rows_after};
 
 use crate::kernel::finding::{Finding, Rule};
 

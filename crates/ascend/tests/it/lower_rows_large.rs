@@ -1,7 +1,7 @@
 //! Row programs of larger sizes than operators' cases have. They have several tiles, rows longer than a tile,
 //! ranges of rows, transposed, strided and broadcast operands, and results that end within a block.
 
-use crate::common::{Memory, Tally, WAYS, drawn, judge, run};
+use crate::common::{Memory, Tally, WAYS, drawn, judge, lower, run};
 use headwater_ascend::Chip;
 use headwater_core::expr::{Binary, Expr, Unary, input};
 use headwater_core::graph::{OriginId, Phase};
@@ -171,6 +171,26 @@ fn column_sums() {
             let x = b.read(dtype, Access::identity(2));
             b.columns(dtype, along(), x);
             right("column sum", &b.finish(), &[whole(&[rows, cols]), whole(&[cols])]);
+        }
+    }
+}
+
+#[test]
+fn partial_column_sums_are_added_in_one_launch_where_cores_meet() {
+    for [rows, cols] in [[300, 112], [3000, 33], [200, 5000]] {
+        let mut b = RowBuilder::new(&[rows], &[cols]);
+        let x = b.read(DType::F16, Access::identity(2));
+        b.columns(DType::F16, along(), x);
+        let (p, m, v) = (b.finish(), whole(&[rows, cols]), whole(&[cols]));
+        for (chip, to, launches) in [
+            ("910b1", v.clone(), 1),
+            ("310p", v.clone(), 2),
+            // A row program adds those whose results have gaps.
+            ("910b1", strided(&[cols], &[2]), 2),
+        ] {
+            let plan = plan(&p, &[m.clone(), to]);
+            let lowered = lower(Chip::from_name(chip).unwrap(), &plan, &plan.steps[0]).unwrap().unwrap();
+            assert_eq!(lowered.launches.len(), launches, "{rows} × {cols} on {chip}");
         }
     }
 }

@@ -8,7 +8,8 @@ use super::space::{IterationSpace, Tile, words};
 use super::writer::Writer;
 use crate::chip::Arch;
 use crate::kernel::finding::Rule;
-use crate::kernel::{Elem, Program};
+use crate::kernel::{Elem, Gm, Program};
+use crate::kernels::sum_rows_after;
 use crate::lower::Refusal;
 use headwater_core::DType;
 use headwater_core::axes::Axis;
@@ -20,6 +21,8 @@ pub(super) struct Built {
     pub blocks: u32,
     /// Partial column sums, if they are partial: in place of each result, f32 \[ranges, pitch\].
     pub partial: Option<Partial>,
+    /// True if the kernel adds them itself, to results that are its last parameters.
+    pub added: bool,
 }
 
 impl Kernel<'_> {
@@ -91,12 +94,31 @@ impl Kernel<'_> {
         let blocks = if loops.alone { 1 } else { blocks };
         let mut body = Body::new(w, self.p, space, tile, operands);
         loops.write(self, &mut body)?;
+        let added = partial.is_some_and(|partial| self.add_partials(&mut body, partial));
         let bytes = body.u.w.bytes();
         match body.u.w.finish() {
-            Ok(program) => Ok(Ok(Box::new(Built { program, blocks, partial }))),
+            Ok(program) => Ok(Ok(Box::new(Built { program, blocks, partial, added }))),
             Err(finding) if finding.rule == Rule::Capacity => Ok(Err(bytes)),
             Err(finding) => Err(Refusal::new(format!("a fault of the lowering: {finding}"))),
         }
+    }
+
+    /// Adds partial column sums in the kernel that has made them, and says whether it does.
+    fn add_partials(&self, b: &mut Body, partial: Partial) -> bool {
+        let (Some(outs), Some(near)) = (&self.sums, b.u.w.largest()) else { return false };
+        let shape = partial.added(self.p.cols(), outs);
+        let columns = self.columns();
+        let places: Option<Vec<Gm>> = columns.iter().map(|&w| b.operands[self.reads() + w].gm).collect();
+        let Some(partials) = places else { return false };
+        b.u.w.barrier();
+        let k = &mut b.u.w.k;
+        if !shape.fits_after(k.arch(), near) {
+            return false;
+        }
+        let sums: Vec<Gm> =
+            columns.iter().zip(outs).map(|(w, &elem)| k.output(&format!("y{w}"), elem, shape.dim)).collect();
+        sum_rows_after(k, &shape, [&partials, &sums], near);
+        true
     }
 
     /// Parameters and routes.

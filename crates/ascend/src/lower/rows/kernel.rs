@@ -2,7 +2,8 @@
 
 use super::space::IterationSpace;
 use crate::chip::{Arch, Chip};
-use crate::kernel::Source;
+use crate::kernel::{Elem, Source};
+use crate::kernels::SumRows;
 use headwater_core::DType;
 use headwater_core::plan::TensorView;
 use headwater_core::row::{Instr, RowProgram};
@@ -25,6 +26,9 @@ pub(super) struct Kernel<'a> {
     pub views: &'a [&'a TensorView],
     pub source: &'a Source,
     pub split: Split,
+    /// Types of the sums over rows, if they are contiguous. Their partial sums are then added by the same
+    /// kernel where its cores can meet.
+    pub sums: Option<Vec<Elem>>,
 }
 
 /// Layout of partial column sums: f32 \[ranges, pitch\].
@@ -32,6 +36,13 @@ pub(super) struct Kernel<'a> {
 pub(super) struct Partial {
     pub ranges: usize,
     pub pitch: usize,
+}
+
+impl Partial {
+    /// The sums over it, `dim` of them, to results of some types.
+    pub fn added<'a>(&self, dim: usize, outs: &'a [Elem]) -> SumRows<'a> {
+        SumRows { rows: self.ranges as u64, pitch: self.pitch as u64, dim: dim as u64, outs }
+    }
 }
 
 impl Kernel<'_> {
@@ -52,7 +63,13 @@ impl Kernel<'_> {
 
     /// True if a result is a sum over rows.
     pub fn summed(&self, w: usize) -> bool {
-        self.p.body.iter().any(|i| matches!(i, Instr::Columns(x, _) if *x == w))
+        self.columns().contains(&w)
+    }
+
+    /// Results that are sums over rows, in the order in which the program states them.
+    pub fn columns(&self) -> Vec<usize> {
+        let sum = |i: &Instr| if let Instr::Columns(w, _) = i { Some(*w) } else { None };
+        self.p.body.iter().filter_map(sum).collect()
     }
 
     /// Symbol: the operator, and a number of the program, its operands and how it is split.

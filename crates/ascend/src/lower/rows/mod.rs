@@ -7,7 +7,8 @@
 //! row. A row that is longer than a tile is read again for each reduction that others depend on.
 //!
 //! Tiles depend on sizes and the chip alone, sums are fixed trees, and sums over rows are taken in ranges of
-//! rows, whose partial sums a second launch adds. So results have the same bits for any number of cores.
+//! rows, whose partial sums are added when all cores have met, or by a second launch. So results have the
+//! same bits for any number of cores.
 
 mod body;
 mod build;
@@ -32,7 +33,7 @@ use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::source::attributed;
 use crate::chip::{Arch, Chip};
 use crate::kernel::{Elem, Program, Source};
-use crate::kernels::{SumRows, sum_rows};
+use crate::kernels::sum_rows;
 use headwater_core::dtype::DType;
 use headwater_core::plan::{Place, SegmentId, TensorView};
 use headwater_core::row::{Access, Instr, Operand, RowProgram};
@@ -75,7 +76,20 @@ pub fn rows(
     }
     let program = &rewrite::rewritten(program);
     let views: Vec<&TensorView> = reads.iter().chain(writes).copied().collect();
-    let first = Kernel { chip, p: program, views: &views, source, split: Split::Ranges }.build()?;
+    // Sums over rows that are contiguous are added by a kernel for it, others by a row program.
+    let columns: Vec<(usize, usize)> = (program.body.iter())
+        .filter_map(|i| if let Instr::Columns(w, r) = i { Some((*w, *r)) } else { None })
+        .collect();
+    let contiguous = |&(w, _): &(usize, usize)| {
+        let own = &program.writes[w].access.0[program.outer.len()..];
+        let along = own.iter().enumerate().all(|(d, &way)| way == Some((d, 1)));
+        let layout = &writes[w].layout;
+        let elem = Elem::of(writes[w].dtype).filter(|e| matches!(e, Elem::F32 | Elem::F16 | Elem::BF16));
+        elem.filter(|_| along && layout.is_contiguous() && layout.shape[..] == program.inner[..])
+    };
+    let outs: Option<Vec<Elem>> = columns.iter().map(contiguous).collect();
+    let kernel = Kernel { chip, p: program, views: &views, source, split: Split::Ranges, sums: outs };
+    let first = kernel.build()?;
     let mut args: Vec<LoweredArg> =
         (0..reads.len()).map(|operand| LoweredArg::Read { operand, bytes: 0 }).collect();
     let Some(partial) = first.partial else {
@@ -83,10 +97,7 @@ pub fn rows(
         let launch = LoweredLaunch { program: Arc::new(first.program), args, blocks: first.blocks };
         return Ok(Lowered { launches: vec![launch], ..Lowered::default() });
     };
-    // Column sums: partial sums of ranges of rows, and a program that adds them.
-    let columns: Vec<(usize, usize)> = (program.body.iter())
-        .filter_map(|i| if let Instr::Columns(w, r) = i { Some((*w, *r)) } else { None })
-        .collect();
+    // Column sums: partial sums of ranges of rows, which the same kernel adds, or another one.
     let size = (partial.ranges * partial.pitch * 4) as u64;
     let scratch = |i: usize| LoweredArg::Scratch { bytes: i as u64 * size.next_multiple_of(512) };
     let place_of = |w: usize| columns.iter().position(|c| c.0 == w);
@@ -95,25 +106,22 @@ pub fn rows(
         None => LoweredArg::Write { operand, bytes: 0 },
     }));
     let scratch_bytes = columns.len() as u64 * size.next_multiple_of(512);
+    let results = || columns.iter().map(|&(operand, _)| LoweredArg::Write { operand, bytes: 0 });
+    if first.added {
+        args.extend(results());
+        let launch = LoweredLaunch { program: Arc::new(first.program), args, blocks: first.blocks };
+        return Ok(Lowered { launches: vec![launch], scratch: scratch_bytes, ..Lowered::default() });
+    }
     let finish = |first: build::Built, second: Program, sum_args: Vec<LoweredArg>, blocks: u32| {
         let first = LoweredLaunch { program: Arc::new(first.program), args, blocks: first.blocks };
         let second = LoweredLaunch { program: Arc::new(second), args: sum_args, blocks };
         Lowered { launches: vec![first, second], scratch: scratch_bytes, ..Lowered::default() }
     };
     let mut sum_args: Vec<LoweredArg> = (0..columns.len()).map(scratch).collect();
-    sum_args.extend(columns.iter().map(|&(operand, _)| LoweredArg::Write { operand, bytes: 0 }));
-    // Results that are contiguous are added by a kernel for it, others by a row program.
-    let together = |&(w, _): &(usize, usize)| {
-        let own = &program.writes[w].access.0[program.outer.len()..];
-        let along = own.iter().enumerate().all(|(d, &way)| way == Some((d, 1)));
-        let layout = &writes[w].layout;
-        let elem = Elem::of(writes[w].dtype).filter(|e| matches!(e, Elem::F32 | Elem::F16 | Elem::BF16));
-        elem.filter(|_| along && layout.is_contiguous() && layout.shape[..] == program.inner[..])
-    };
-    if let Some(outs) = columns.iter().map(together).collect::<Option<Vec<Elem>>>() {
-        let (rows, dim) = (partial.ranges as u64, program.cols() as u64);
+    sum_args.extend(results());
+    if let Some(outs) = &kernel.sums {
         let name = format!("{}_sums", first.program.name);
-        let shape = SumRows { rows, pitch: partial.pitch as u64, dim, outs: &outs };
+        let shape = partial.added(program.cols(), outs);
         if let Ok(second) = sum_rows(chip.arch, &name, &shape) {
             let blocks = shape.tasks().min(u64::from(chip.vector_cores)) as u32;
             return Ok(finish(first, attributed(second, source), sum_args, blocks));
@@ -138,6 +146,7 @@ pub fn rows(
         to.push(writes[w]);
     }
     sum_views.extend(to);
-    let second = Kernel { chip, p: &sum, views: &sum_views, source, split: Split::Whole }.build()?;
+    let second =
+        Kernel { chip, p: &sum, views: &sum_views, source, split: Split::Whole, sums: None }.build()?;
     Ok(finish(first, second.program, sum_args, second.blocks))
 }

@@ -101,6 +101,12 @@ impl Writer {
         self.made.iter().map(|room| room.bytes).sum()
     }
 
+    /// The largest buffer, in use or not.
+    pub fn largest(&self) -> Option<Buf> {
+        let room = self.made.iter().max_by_key(|room| room.bytes)?;
+        Some(Buf { id: room.id, elem: Elem::F32, len: room.bytes / Elem::F32.size() })
+    }
+
     /// One more holder of a buffer.
     pub fn retain(&mut self, buf: Buf) {
         if let Some((_, holders)) = self.held.get_mut(&buf.id) {
