@@ -9,72 +9,14 @@
 //! A bias is a first step of length one: a column of ones times the bias, so that sums begin with it in f32.
 
 use super::matmul_read::{Sizes, read, read_across, read_down};
-use super::matmul_shape::{Grouped, Matmul, Matrix, SIDE, check, check_groups};
+use super::matmul_shape::{Grouped, Matmul, Matrix, SIDE, check_groups};
+use super::matmul_step::{Cube, FIRST, Part, ones};
 use super::matmul_store::{Tile, store};
+use super::matmul_tiling::{Member, PANEL, Tiling};
+use super::refusal;
 use crate::chip::Arch;
-use crate::kernel::finding::Result;
-use crate::kernel::{
-    Barrier, Buf, Builder, Elem, Gm, InitConst, LoadData2d, LoadData3d, Mmad, Over, Pipe, Program, Scalar,
-    ScalarType, Space, Unit, UnitFlag, VarId, View,
-};
-
-/// Columns of fractals along the sums that a panel in L1 has.
-const PANEL: u64 = 16;
-/// Cores of the largest chip with cube cores of their own.
-const CORES: u64 = 24;
-/// First flag from the cube unit to loads of L0.
-const FIRST: i64 = 3;
-
-/// Sizes of what a core works on.
-#[derive(Clone, Copy)]
-struct Tiling {
-    /// Rows of a tile.
-    rows: u64,
-    /// Columns of a tile.
-    columns: u64,
-    /// Columns of fractals along the sums that a step in L0 has.
-    step: u64,
-    /// Tiles that fit in L0C: one is summed while the other leaves.
-    sums: u64,
-    /// True where the left operand's rows of a tile are one panel, which stays for the tiles beside it.
-    resident: bool,
-}
-
-impl Tiling {
-    /// The tiling of a shape that was checked.
-    fn new(arch: Arch, shape: &Matmul, grouped: bool) -> Tiling {
-        let Matmul { m, n, k, batch, .. } = *shape;
-        let of = |rows: u64, columns: u64, resident: bool| {
-            let widest = rows.max(columns);
-            let step = (1..=PANEL).rev().find(|s| s.is_power_of_two() && s * widest <= 1024);
-            let sums = if arch == Arch::A2 && 2 * rows * columns <= 128 * 256 { 2 } else { 1 };
-            Tiling { rows, columns, step: step.unwrap_or(1), sums, resident }
-        };
-        if arch == Arch::P310 {
-            return of(128, 256, false);
-        }
-        if k <= PANEL * shape.elem.per_block() && n > 128 && !grouped {
-            return of(128, 128, true);
-        }
-        if n > 128 {
-            return of(128, 256, false);
-        }
-        if grouped {
-            return of(128, 128, false);
-        }
-        // All columns; rows such that the cores end at the same time. Cycles of 64 terms: the cube's, or the
-        // copies' to L0.
-        let time = |rows: u64| {
-            let tiles = batch[0].saturating_mul(batch[1]).saturating_mul(m.div_ceil(rows));
-            tiles.div_ceil(CORES).saturating_mul((2 * rows + 9).max(236 + rows / 2))
-        };
-        of((1..=16).map(|i| i * SIDE).min_by_key(|&rows| time(rows)).unwrap_or(128), 128, false)
-    }
-
-    const fn sides(&self) -> [u64; 2] {
-        [self.rows, self.columns]
-    }
-}
+use crate::kernel::finding::{Result, Rule};
+use crate::kernel::{Buf, Builder, Elem, Gm, Pipe, Program, Scalar, ScalarType, Space, Unit, VarId, View};
 
 /// `c[i, j] = Σ a[i, p] · b[p, j] + bias[j]` for every matrix of the batch.
 ///
@@ -88,15 +30,24 @@ impl Tiling {
 /// shapes, sizes beyond i32, strides that are too small, and results whose rows overlap.
 pub fn matmul(arch: Arch, shape: &Matmul) -> Result<Program> {
     let name = format!("matmul_{}_{}", shape.elem, shape.out);
-    let lens = check(arch, shape, &name, SIDE)?;
-    if shape.c.transposed {
-        // The transpose of the result is a product too: of the transposes, in the other order.
-        let turn = |x: Matrix| Matrix { transposed: !x.transposed, ..x };
-        let turned =
-            Matmul { m: shape.n, n: shape.m, a: turn(shape.b), b: turn(shape.a), c: turn(shape.c), ..*shape };
-        return write(arch, &turned, &name, [lens[1], lens[0], lens[2]], ["b", "a"], None);
+    write(arch, &[Member::new(arch, shape, &name)?], &name, None)
+}
+
+/// Several products of one type to one type, which do not depend on each other (A2).
+///
+/// Parameters: `a`, `b`, `bias` if there is one, `c`, of each in turn. Bits are those of [`matmul`].
+///
+/// # Errors
+/// As of [`matmul`], and `Unsupported` for other types than the first one's, and shapes whose tiles differ.
+pub fn matmuls(arch: Arch, shapes: &[Matmul]) -> Result<Program> {
+    let types = |shape: &Matmul| (shape.elem, shape.out);
+    let name = shapes.first().map(|s| format!("matmuls_{}_{}", s.elem, s.out)).unwrap_or_default();
+    let alike = shapes.windows(2).all(|two| types(&two[0]) == types(&two[1]));
+    if arch != Arch::A2 || shapes.is_empty() || !alike {
+        return Err(refusal(&name, "mm", Rule::Unsupported, "products that are no group".into()));
     }
-    write(arch, shape, &name, lens, ["a", "b"], None)
+    let members = shapes.iter().map(|shape| Member::new(arch, shape, &name)).collect::<Result<Vec<_>>>()?;
+    write(arch, &members, &name, None)
 }
 
 /// Products of groups of rows, each with a matrix of its own: ATen's `_grouped_mm`, and its gradient by the
@@ -113,24 +64,17 @@ pub fn matmul(arch: Arch, shape: &Matmul) -> Result<Program> {
 pub fn grouped_matmul(arch: Arch, shape: &Matmul, grouped: Grouped) -> Result<Program> {
     let name = format!("grouped_matmul_{}_{}", shape.elem, shape.out);
     let lens = check_groups(arch, shape, grouped, &name, SIDE)?;
-    write(arch, shape, &name, lens, ["a", "b"], Some(grouped))
+    write(arch, &[Member { shape: *shape, lens, names: ["a", "b"] }], &name, Some(grouped))
 }
 
-/// Buffers and counters that the statements of a kernel share.
-struct Cube {
-    shape: Matmul,
-    tiling: Tiling,
-    /// Two panels of each operand in L1, contiguous.
-    panels: [Buf; 2],
-    /// Two steps of each operand in L0.
-    steps: [Buf; 2],
-    sums: Buf,
-    /// Columns of a fractal: elements in 32 bytes.
-    c0: u64,
-    /// Number of panels, of steps and of tiles so far.
-    rounds: [VarId; 3],
-    /// True if a tile may have a single row.
-    single: bool,
+/// Memory of a product.
+struct Operands {
+    /// The left and the right operand.
+    sides: [Gm; 2],
+    bias: Option<Gm>,
+    /// Ends of groups.
+    ends: Option<Gm>,
+    c: Gm,
 }
 
 /// A task: a tile of a result.
@@ -147,53 +91,30 @@ struct Task {
     before: [Option<Scalar>; 2],
 }
 
-/// An operand's part of a step, on its way from L1 to L0 in one instruction.
-pub(super) enum Part {
-    /// `count` contiguous fractals, from `start` on.
-    Run { src: View, start: Scalar, count: Scalar, transpose: bool },
-    /// A tile of a matrix in columns of fractals, of `rows` rows each: `tile` rows and columns from `from`
-    /// on.
-    Tile { src: View, rows: u64, columns: u64, from: [Scalar; 2], tile: [Scalar; 2], transpose: bool },
-}
-
-fn write(
-    arch: Arch,
-    shape: &Matmul,
-    name: &str,
-    lens: [u64; 3],
-    names: [&str; 2],
-    grouped: Option<Grouped>,
-) -> Result<Program> {
-    let Matmul { elem, out, m, n, k: depth, batch, .. } = *shape;
+fn write(arch: Arch, members: &[Member], name: &str, grouped: Option<Grouped>) -> Result<Program> {
+    let Some(tiling) = Tiling::new(arch, members, grouped.is_some()) else {
+        return Err(refusal(name, "mm", Rule::Unsupported, "products whose tiles differ".into()));
+    };
     let unit = if arch.split() { Unit::Cube } else { Unit::Whole };
     let mut k = Builder::new(name, arch, unit);
-    let bias_text = if shape.bias { " + bias" } else { "" };
-    k.doc(format!("c = {} @ {}{bias_text}: {m} x {n}, sums of {depth}, {elem} to {out}", names[0], names[1]));
+    for Member { shape: Matmul { elem, out, m, n, k: depth, bias, .. }, names, .. } in members {
+        let bias = if *bias { " + bias" } else { "" };
+        k.doc(format!("c = {} @ {}{bias}: {m} x {n}, sums of {depth}, {elem} to {out}", names[0], names[1]));
+    }
     k.doc("sums are f32, in ascending order, each on one core; a result is rounded once");
+    let Matmul { elem, out: _, batch, .. } = members[0].shape;
     match grouped {
         Some(Grouped::Rows) => k.doc(format!("rows of a in {} groups, each with a matrix of b", batch[0])),
         Some(Grouped::Sums) => k.doc(format!("terms in {} groups, each with a matrix of c", batch[0])),
         None => {}
     }
-    let mut operands = [Gm { id: crate::kernel::ParamId(0), elem }; 2];
-    // The parameters are in the caller's order, also where the product's operands are swapped.
-    for side in if names[0] == "a" { [0, 1] } else { [1, 0] } {
-        operands[side] = k.input(names[side], elem, lens[side]);
-    }
-    let bias = shape.bias.then(|| k.input("bias", elem, n));
-    let ends = grouped.map(|_| k.input("ends", Elem::I32, batch[0]));
-    let c = k.output("c", out, lens[2]);
-    if arch == Arch::P310 {
-        operands.iter().chain(&bias).for_each(|gm| k.slack(*gm, SIDE));
-    }
+    let declared: Vec<Operands> = members.iter().map(|m| operands(&mut k, m, grouped)).collect();
 
-    let tiling = Tiling::new(arch, shape, grouped.is_some());
     let Tiling { rows: most, columns: wide, resident, .. } = tiling;
     let c0 = elem.per_block();
     let [panel_len, step_len] = [PANEL, tiling.step].map(|x| x * c0);
     let panels = tiling.sides().map(|x| x * panel_len);
     let steps = tiling.sides().map(|x| x * step_len);
-    let panels_len = panels[0];
     let panels = [
         k.buffer("a_panels", Space::L1, elem, 2 * panels[0], None),
         k.buffer("b_panels", Space::L1, elem, 2 * panels[1], None),
@@ -203,13 +124,16 @@ fn write(
         k.buffer("b_steps", Space::L0b, elem, 2 * steps[1], None),
     ];
     let sums = k.buffer("sums", Space::L0c, Elem::F32, tiling.sums * most * wide, None);
-    let ones = shape.bias.then(|| ones(&mut k, elem, most));
+    let ones = members.iter().any(|m| m.shape.bias).then(|| ones(&mut k, elem, most));
     let rounds = ["panel", "l0_step", "tile_round"].map(|name| k.var(name, ScalarType::Int));
-    let single = grouped == Some(Grouped::Rows) || m % most == 1;
-    let cube = Cube { shape: *shape, tiling, panels, steps, sums, c0, rounds, single };
-    // Fractals of 32 bits are not transposed: the bias is read as a column.
-    let down_bias = c0 != SIDE;
-    let store = &store(&mut k, shape, tiling.sums, tiling.sides());
+    let cubes: Vec<Cube> = members
+        .iter()
+        .map(|Member { shape, .. }| {
+            let single = grouped == Some(Grouped::Rows) || shape.m % most == 1;
+            let store = store(&mut k, shape, tiling.sums, tiling.sides());
+            Cube { shape: *shape, tiling, panels, steps, sums, c0, rounds, single, arch, store }
+        })
+        .collect();
 
     // Flags: panels, steps and sums may be overwritten.
     for slot in 0..2 {
@@ -219,7 +143,7 @@ fn write(
     if resident {
         (2..4).for_each(|slot| k.set_flag(Pipe::Mte1, Pipe::Mte2, slot));
     }
-    store.open(&mut k);
+    cubes[0].store.open(&mut k);
     rounds.iter().for_each(|&round| k.set(round, 0));
     // Panels of the left operand that were read, and the band of rows that the last holds.
     let kept = resident.then(|| {
@@ -228,13 +152,133 @@ fn write(
         k.set(band, -1);
         [count, band]
     });
+    let all = cubes.iter().map(Cube::tasks).sum();
+    let (mut before, mut bands) = (0, 0);
+    for (cube, operands) in cubes.iter().zip(&declared) {
+        let work = Work { cube, operands, ones, kept: kept.map(|kept| (kept, bands)), panel_len, step_len };
+        match grouped.zip(operands.ends) {
+            None => work.tiles(&mut k, before, all),
+            Some((grouped, ends)) => work.groups(&mut k, grouped, ends),
+        }
+        (before, bands) = (before + cube.tasks(), bands + cube.bands());
+    }
+    for slot in 0..2 {
+        k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot);
+        k.wait_flag(Pipe::M, Pipe::Mte1, FIRST + slot);
+    }
+    if let Some([count, _]) = kept {
+        let last = (count + 1) % 2;
+        k.if_(Scalar::from(0).lt(count), |k| k.set_flag(Pipe::Mte1, Pipe::Mte2, last + 2));
+        (2..4).for_each(|slot| k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot));
+    }
+    cubes[0].store.close(&mut k);
+    k.finish()
+}
 
-    // On 310P a last block of 32 bytes overlaps the one before it: a tile has at least one whole block.
-    let ragged = arch == Arch::P310 && n % SIDE != 0;
-    let width = if ragged { wide / 2 } else { wide };
-    let across = if ragged { (n / width).max(1) } else { n.div_ceil(width) };
-    let down = m.div_ceil(most);
-    let compute = |k: &mut Builder, at: Task| {
+/// Parameters of a product, in the caller's order, also where its operands are exchanged.
+fn operands(k: &mut Builder, member: &Member, grouped: Option<Grouped>) -> Operands {
+    let Member { shape: Matmul { elem, out, n, batch, bias, .. }, lens, names } = *member;
+    let mut sides = [Gm { id: crate::kernel::ParamId(0), elem }; 2];
+    for side in if names[0] == "a" { [0, 1] } else { [1, 0] } {
+        sides[side] = k.input(names[side], elem, lens[side]);
+    }
+    let bias = bias.then(|| k.input("bias", elem, n));
+    let ends = grouped.map(|_| k.input("ends", Elem::I32, batch[0]));
+    let c = k.output("c", out, lens[2]);
+    if k.arch() == Arch::P310 {
+        sides.iter().chain(&bias).for_each(|gm| k.slack(*gm, SIDE));
+    }
+    Operands { sides, bias, ends, c }
+}
+
+/// The tiles of a product.
+struct Work<'a> {
+    cube: &'a Cube,
+    operands: &'a Operands,
+    /// A column of ones, where a bias is multiplied by it.
+    ones: Option<Buf>,
+    /// Panels of the left operand that were read and the band of rows that the last holds, where these stay;
+    /// and the number of this product's first band.
+    kept: Option<([VarId; 2], u64)>,
+    /// Terms of a panel, and of a step.
+    panel_len: u64,
+    step_len: u64,
+}
+
+impl Work<'_> {
+    /// The tiles of a product, `before` so many of other products and among `all`.
+    fn tiles(&self, k: &mut Builder, before: u64, all: u64) {
+        let Cube { shape: Matmul { m, k: depth, batch, .. }, tiling, store, .. } = self.cube;
+        let (tasks, each) = (self.cube.tasks(), self.cube.down() * self.cube.across());
+        // Block 0 has every task, or each block those that follow each other, or tasks go round the blocks.
+        let (first, end, step) = match (store.alone(), tiling.resident) {
+            (true, _) => (Scalar::BLOCK * tasks, tasks.into(), Scalar::Int(1)),
+            (_, true) => {
+                let part = |block: Scalar| match all == tasks {
+                    true => block * tasks / Scalar::BLOCKS,
+                    false => (block * all / Scalar::BLOCKS - before).max(0).min(tasks),
+                };
+                (part(Scalar::BLOCK), part(Scalar::BLOCK + 1), 1.into())
+            }
+            _ if before == 0 => (Scalar::BLOCK, tasks.into(), Scalar::BLOCKS),
+            _ => {
+                let turn = Scalar::from(before) % Scalar::BLOCKS;
+                ((Scalar::BLOCK + Scalar::BLOCKS - turn) % Scalar::BLOCKS, tasks.into(), Scalar::BLOCKS)
+            }
+        };
+        k.for_each("task", first, end, step, |k, task| {
+            let several = *batch != [1, 1];
+            let matrix = several.then(|| k.let_("matrix", task.clone() / each));
+            let tile = k.let_("tile", task.clone() % each);
+            let sizes = [(*m).into(), (*depth).into()];
+            self.compute(k, Task { number: task, matrix, tile, sizes, before: [None, None] });
+        });
+    }
+
+    /// The tiles of groups of rows or terms. They go round the blocks, on from group to group.
+    fn groups(&self, k: &mut Builder, grouped: Grouped, ends: Gm) {
+        let Cube { shape: Matmul { m, k: depth, batch, .. }, tiling, store, .. } = self.cube;
+        let (down, across) = (self.cube.down(), self.cube.across());
+        let [before, turn] = ["before", "turn"].map(|name| k.var(name, ScalarType::Int));
+        k.set(before, 0);
+        k.set(turn, 0);
+        k.for_each("group", 0, batch[0], 1, |k, group| {
+            let end = k.load("end", ends.at(&group));
+            let len = k.let_("group_rows", end.clone() - before);
+            let high = match grouped {
+                Grouped::Rows => len.clone().div_ceil(tiling.rows as i64),
+                Grouped::Sums => Scalar::from(0).lt(len.clone()) * down,
+            };
+            let tiles = k.let_("tiles", high * across);
+            let (first, step) = match store.alone() {
+                true => (Scalar::BLOCK * tiles.clone(), Scalar::Int(1)),
+                false => ((Scalar::BLOCK + Scalar::BLOCKS - turn) % Scalar::BLOCKS, Scalar::BLOCKS),
+            };
+            k.for_each("tile", first, tiles.clone(), step, |k, tile| {
+                let own = Some(Scalar::Var(before));
+                let (sizes, before) = match grouped {
+                    Grouped::Rows => ([len.clone(), (*depth).into()], [own, None]),
+                    Grouped::Sums => ([(*m).into(), len.clone()], [None, own]),
+                };
+                self.compute(
+                    k,
+                    Task { number: tile.clone(), matrix: Some(group.clone()), tile, sizes, before },
+                );
+            });
+            k.set(turn, (Scalar::Var(turn) + tiles) % Scalar::BLOCKS);
+            k.set(before, end);
+        });
+    }
+
+    /// Computes a tile.
+    fn compute(&self, k: &mut Builder, at: Task) {
+        let Work { cube, operands, panel_len, step_len, .. } = *self;
+        let Cube { shape, tiling, c0, store, single, .. } = cube;
+        let (Matmul { n, batch, .. }, c0) = (*shape, *c0);
+        let Tiling { rows: most, columns: wide, resident, .. } = *tiling;
+        let (across, width, panels_len) = (cube.across(), cube.width(), most * panel_len);
+        // Fractals of 32 bits are not transposed: the bias is read as a column.
+        let down_bias = c0 != SIDE;
         let Task { number: task, matrix, tile, sizes: [height, depth], before } = at;
         let row = k.let_("row", tile.clone() / across * most);
         let column = k.let_("column", tile.clone() % across * width);
@@ -244,7 +288,7 @@ fn write(
             None => row,
         };
         let left = Scalar::from(n) - column.clone();
-        let columns = match ragged {
+        let columns = match cube.is_ragged() {
             // The last tile has what is left, up to twice the width.
             true => {
                 let last = (tile % across).eq(across - 1);
@@ -268,13 +312,13 @@ fn write(
         };
 
         let read_left = |k: &mut Builder, to: &View, deep: &Scalar, len: &Scalar| {
-            let from = operands[0].at(place(&shape.a, &row, deep));
+            let from = operands.sides[0].at(place(&shape.a, &row, deep));
             match shape.a.transposed {
                 true => read(k, to.clone(), from, len, &rows, shape.a.row, &panel_len.into()),
                 false => {
                     let height = Scalar::from(most);
                     read(k, to.clone(), from.clone(), &rows, len, shape.a.row, &height);
-                    if single {
+                    if *single {
                         // The cube unit reads a single row otherwise than two.
                         k.if_(rows.clone().eq(1), |k| {
                             read(k, to.add(c0), from, &rows, len, shape.a.row, &height);
@@ -283,8 +327,11 @@ fn write(
                 }
             }
         };
-        let near = kept.map(|[count, band]| {
-            let now = k.let_("now", task.clone() / across);
+        let near = self.kept.map(|([count, band], bands)| {
+            let now = match bands {
+                0 => k.let_("now", task.clone() / across),
+                _ => k.let_("now", task.clone() / across + bands),
+            };
             k.if_(now.clone().ne(band), |k| {
                 let slot = k.let_("next_left", count % 2);
                 let before = Scalar::from(3) - slot.clone();
@@ -297,7 +344,7 @@ fn write(
             });
             k.let_("left_slot", (count + 1) % 2)
         });
-        if let (Some(bias), Some(ones)) = (bias, ones) {
+        if let (Some(bias), Some(ones)) = (operands.bias, self.ones) {
             let slot = cube.panel_slot(k);
             let panel = cube.panels[1].at(slot.clone() * (wide * panel_len));
             match down_bias {
@@ -316,7 +363,7 @@ fn write(
             };
             let a = run(ones.at(0), &fractals[0], false);
             let b = run(panel, &fractals[1], !down_bias);
-            cube.step(k, store, &sizes, [a, b], &1.into(), 1.into());
+            cube.step(k, &sizes, [a, b], &1.into(), 1.into());
             cube.panel_done(k, slot);
         }
         k.for_each("deep", 0, depth.clone(), panel_len, |k, first| {
@@ -331,7 +378,7 @@ fn write(
             if !resident {
                 read_left(k, &left, &deep, &len);
             }
-            let from = operands[1].at(place(&shape.b, &deep, &column));
+            let from = operands.sides[1].at(place(&shape.b, &deep, &column));
             match shape.b.transposed {
                 true => {
                     let height = fractals[1].clone() * SIDE;
@@ -348,255 +395,15 @@ fn write(
                 let a = cube.left(left.clone(), &sizes, &at, &take);
                 let b = cube.right(right.clone(), &sizes, &at, &take);
                 let init = if shape.bias { 0.into() } else { (first.clone() + at).eq(0) };
-                cube.step(k, store, &sizes, [a, b], &count, init);
+                cube.step(k, &sizes, [a, b], &count, init);
             });
             cube.panel_done(k, slot);
         });
-        let at = c.at(place(&shape.c, &row, &column));
+        let at = operands.c.at(place(&shape.c, &row, &column));
         let slot = cube.sums_slot();
         let from = cube.sums_of(&slot);
         let pitch = fractals[0].clone() * SIDE;
         store.write(k, &Tile { from, slot, at, rows, columns, pitch, fractals: fractals[1].clone() });
-        k.set(rounds[2], rounds[2] + 1);
-    };
-    match grouped.zip(ends) {
-        None => {
-            let tasks = batch[0] * batch[1] * down * across;
-            // Block 0 has every task, or each block those that follow each other, or tasks go round the
-            // blocks.
-            let (first, end, step) = match (store.alone(), resident) {
-                (true, _) => (Scalar::BLOCK * tasks, tasks.into(), Scalar::Int(1)),
-                (_, true) => {
-                    let part = |block: Scalar| block * tasks / Scalar::BLOCKS;
-                    (part(Scalar::BLOCK), part(Scalar::BLOCK + 1), 1.into())
-                }
-                _ => (Scalar::BLOCK, tasks.into(), Scalar::BLOCKS),
-            };
-            k.for_each("task", first, end, step, |k, task| {
-                let several = batch != [1, 1];
-                let matrix = several.then(|| k.let_("matrix", task.clone() / (down * across)));
-                let tile = k.let_("tile", task.clone() % (down * across));
-                let sizes = [m.into(), depth.into()];
-                compute(k, Task { number: task, matrix, tile, sizes, before: [None, None] });
-            });
-        }
-        Some((grouped, ends)) => {
-            // Tiles go round the blocks, on from group to group.
-            let [before, turn] = ["before", "turn"].map(|name| k.var(name, ScalarType::Int));
-            k.set(before, 0);
-            k.set(turn, 0);
-            k.for_each("group", 0, batch[0], 1, |k, group| {
-                let end = k.load("end", ends.at(&group));
-                let len = k.let_("group_rows", end.clone() - before);
-                let high = match grouped {
-                    Grouped::Rows => len.clone().div_ceil(most as i64),
-                    Grouped::Sums => Scalar::from(0).lt(len.clone()) * down,
-                };
-                let tiles = k.let_("tiles", high * across);
-                let (first, step) = match store.alone() {
-                    true => (Scalar::BLOCK * tiles.clone(), Scalar::Int(1)),
-                    false => ((Scalar::BLOCK + Scalar::BLOCKS - turn) % Scalar::BLOCKS, Scalar::BLOCKS),
-                };
-                k.for_each("tile", first, tiles.clone(), step, |k, tile| {
-                    let own = Some(Scalar::Var(before));
-                    let (sizes, before) = match grouped {
-                        Grouped::Rows => ([len.clone(), depth.into()], [own, None]),
-                        Grouped::Sums => ([m.into(), len.clone()], [None, own]),
-                    };
-                    compute(
-                        k,
-                        Task { number: tile.clone(), matrix: Some(group.clone()), tile, sizes, before },
-                    );
-                });
-                k.set(turn, (Scalar::Var(turn) + tiles) % Scalar::BLOCKS);
-                k.set(before, end);
-            });
-        }
+        k.set(cube.rounds[2], cube.rounds[2] + 1);
     }
-    for slot in 0..2 {
-        k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot);
-        k.wait_flag(Pipe::M, Pipe::Mte1, FIRST + slot);
-    }
-    if let Some([count, _]) = kept {
-        let last = (count + 1) % 2;
-        k.if_(Scalar::from(0).lt(count), |k| k.set_flag(Pipe::Mte1, Pipe::Mte2, last + 2));
-        (2..4).for_each(|slot| k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot));
-    }
-    store.close(&mut k);
-    k.finish()
-}
-
-impl Cube {
-    /// The place of the tile's sums in L0C.
-    fn sums_slot(&self) -> Scalar {
-        if self.tiling.sums == 1 { 0.into() } else { self.rounds[2] % self.tiling.sums }
-    }
-
-    fn sums_of(&self, slot: &Scalar) -> View {
-        self.sums.at(slot.clone() * (self.tiling.rows * self.tiling.columns))
-    }
-
-    /// The slot of the next panels, as soon as it is free.
-    fn panel_slot(&self, k: &mut Builder) -> Scalar {
-        let slot = k.let_("panel_slot", self.rounds[0] % 2);
-        k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot.clone());
-        slot
-    }
-
-    fn panel_done(&self, k: &mut Builder, slot: Scalar) {
-        k.set_flag(Pipe::Mte1, Pipe::Mte2, slot);
-        k.set(self.rounds[0], self.rounds[0] + 1);
-    }
-
-    /// The left operand's part of a step: `take` columns of fractals along k from `at` on.
-    fn left(&self, src: View, sizes: &Sizes, at: &Scalar, take: &Scalar) -> Part {
-        let (own, along) = (sizes.fractals[0].clone() * SIDE, take.clone() * self.c0);
-        let panel = PANEL * self.c0;
-        match self.shape.a.transposed {
-            true => Part::Tile {
-                src,
-                rows: panel,
-                columns: self.tiling.rows,
-                from: [at.clone(), 0.into()],
-                tile: [along, own],
-                transpose: true,
-            },
-            false => Part::Tile {
-                src,
-                rows: self.tiling.rows,
-                columns: panel,
-                from: [0.into(), at.clone()],
-                tile: [own, along],
-                transpose: false,
-            },
-        }
-    }
-
-    /// The right operand's.
-    fn right(&self, src: View, sizes: &Sizes, at: &Scalar, take: &Scalar) -> Part {
-        let columns = sizes.fractals[1].clone();
-        match self.shape.b.transposed {
-            true => Part::Run {
-                src,
-                start: at.clone() / self.c0 * columns.clone(),
-                count: take.clone() * columns,
-                transpose: false,
-            },
-            false => Part::Tile {
-                src,
-                rows: PANEL * self.c0,
-                columns: self.tiling.columns,
-                from: [at.clone(), 0.into()],
-                tile: [take.clone() * self.c0, columns * SIDE],
-                // Fractals on their way to L0B are transposed in any case.
-                transpose: false,
-            },
-        }
-    }
-
-    /// A product of `count` terms onto the sums, which it begins where `init` is not 0.
-    fn step(
-        &self,
-        k: &mut Builder,
-        store: &super::matmul_store::Store,
-        sizes: &Sizes,
-        operands: [Part; 2],
-        count: &Scalar,
-        init: Scalar,
-    ) {
-        let slot = k.let_("step_slot", self.rounds[1] % 2);
-        k.wait_flag(Pipe::M, Pipe::Mte1, slot.clone() + FIRST);
-        let lens = self.tiling.sides().map(|x| x * self.tiling.step * self.c0);
-        let places = [0, 1].map(|i| self.steps[i].at(slot.clone() * lens[i]));
-        for (part, to) in operands.into_iter().zip(&places) {
-            load(k, to, part);
-        }
-        k.flag(Pipe::Mte1, Pipe::M, slot.clone());
-        let sums = k.let_("sums_slot", self.sums_slot());
-        k.if_(init.clone(), |k| store.free(k, &sums));
-        // One row is two, of which the second is not used.
-        let rows = if self.single { sizes.rows.clone().max(2) } else { sizes.rows.clone() };
-        let columns = store.columns(sizes.columns.clone());
-        // Products of few fractals do not wait for each other's sums.
-        let few = (rows.clone() / SIDE * (columns.clone() / SIDE)).lt(10);
-        k.if_(few, |k| k.barrier(Barrier::M));
-        let [a, b] = places;
-        k.issue(Mmad {
-            c: self.sums_of(&sums),
-            a,
-            b,
-            bias: None,
-            m: rows,
-            n: columns,
-            k: count.clone(),
-            init,
-            unit_flag: UnitFlag::Off,
-            hf32: false,
-        });
-        k.set_flag(Pipe::M, Pipe::Mte1, slot + FIRST);
-        k.set(self.rounds[1], self.rounds[1] + 1);
-    }
-}
-
-/// A part of a step from L1 to L0.
-pub(super) fn load(k: &mut Builder, to: &View, part: Part) {
-    let dst = to.clone();
-    match part {
-        Part::Run { src, start, count, transpose } => k.issue(LoadData2d {
-            dst,
-            src,
-            start,
-            repeat: count,
-            src_stride: 1.into(),
-            dst_gap: 0.into(),
-            transpose,
-        }),
-        Part::Tile { src, rows, columns, from: [down, right], tile: [m, along], transpose } => {
-            // An image of one row, and a filter of one point.
-            k.issue(LoadData3d {
-                dst,
-                src,
-                size: [1, rows as u32],
-                channels: columns.into(),
-                k: along,
-                m,
-                k_start: right,
-                m_start: down,
-                stride: [1, 1],
-                filter: [1, 1],
-                dilation: [1, 1],
-                pad: [0; 4],
-                pad_value: 0.into(),
-                transpose,
-                pro: k.arch() == Arch::P310,
-            });
-        }
-    }
-}
-
-/// A column of ones as the left operand, in L1.
-fn ones(k: &mut Builder, elem: Elem, rows: u64) -> Buf {
-    let len = rows * elem.per_block();
-    let ones = k.buffer("ones", Space::L1, elem, len, None);
-    match k.arch() {
-        Arch::A2 => {
-            let units = (len / elem.per_block()).into();
-            k.issue(InitConst {
-                dst: ones.at(0),
-                repeat: 1.into(),
-                len: units,
-                gap: 0.into(),
-                value: 1.0.into(),
-            });
-            k.flag(Pipe::Mte2, Pipe::Mte1, 0);
-        }
-        Arch::P310 => {
-            let source = k.ub("ones_source", elem, len);
-            k.duplicate(source.at(0), 1.0, Over::count(len));
-            k.flag(Pipe::V, Pipe::Mte3, 0);
-            k.copy(ones.at(0), source.at(0), len);
-            k.flag(Pipe::Mte3, Pipe::Mte1, 0);
-        }
-    }
-    ones
 }

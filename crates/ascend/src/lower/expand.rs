@@ -46,15 +46,16 @@ pub(super) fn launches(s: &mut Sequence, op: &OpDef, cx: &OpCx) -> Result<(), Re
         let number = |v: &View| if let Memory::Temporary(i) = v.memory { Some(i) } else { None };
         views.filter_map(number).collect::<Vec<usize>>()
     };
+    let groups = groups(&sequence.steps);
     let mut last = vec![0; sequence.temporaries.len()];
-    for (at, step) in sequence.steps.iter().enumerate() {
-        used(step).into_iter().for_each(|i| last[i] = at);
+    for (at, steps) in groups.iter().enumerate() {
+        steps.iter().flat_map(used).for_each(|i| last[i] = at);
     }
     let mut temporaries: Vec<Option<Tensor>> = vec![None; last.len()];
     // Temporaries in the order in which memory was taken for them, with the mark before each.
     let mut taken: Vec<(usize, u64)> = Vec::new();
-    for (at, step) in sequence.steps.iter().enumerate() {
-        for i in used(step) {
+    for (at, steps) in groups.iter().enumerate() {
+        for i in steps.iter().flat_map(used) {
             if temporaries[i].is_none() {
                 taken.push((i, s.mark()));
                 temporaries[i] = Some(s.scratch(DType::U8, &[sequence.temporaries[i]])?);
@@ -72,25 +73,52 @@ pub(super) fn launches(s: &mut Sequence, op: &OpDef, cx: &OpCx) -> Result<(), Re
             let view = TensorView { place: whole.view.place, dtype: v.dtype, layout: v.layout.clone() };
             Ok(Tensor { arg: after(whole.arg, begin), view })
         };
-        let reads: Vec<Tensor> =
-            step.reads.iter().flatten().map(|v| tensor(s, v)).collect::<Result<_, _>>()?;
-        let writes: Vec<Tensor> = step.writes.iter().map(|v| tensor(s, v)).collect::<Result<_, _>>()?;
-        match (&step.work, &reads[..], &writes[..]) {
-            (Work::Rows(program), reads, writes) => {
-                s.rows(program, &reads.iter().collect::<Vec<_>>(), &writes.iter().collect::<Vec<_>>())?;
+        let mut products = Vec::new();
+        for step in *steps {
+            let reads: Vec<Tensor> =
+                step.reads.iter().flatten().map(|v| tensor(s, v)).collect::<Result<_, _>>()?;
+            let writes: Vec<Tensor> = step.writes.iter().map(|v| tensor(s, v)).collect::<Result<_, _>>()?;
+            match (&step.work, &reads[..], &writes[..]) {
+                (Work::Rows(program), reads, writes) => {
+                    s.rows(program, &reads.iter().collect::<Vec<_>>(), &writes.iter().collect::<Vec<_>>())?;
+                }
+                (Work::Kernel { op, .. }, [a, b], [c]) if **op == MATMUL => {
+                    products.push([a, b, c].map(Tensor::clone));
+                }
+                (Work::Kernel { op, attrs }, [key], [to]) if **op == PHILOX_UNIFORM => {
+                    let cx = OpCx { inputs: Vec::new(), attrs };
+                    s.uniform(key, philox::number(&cx)?, philox::first(&cx)? / 4, to)?;
+                }
+                _ => return Err(Refusal::new("a step of an expansion without a launch")),
             }
-            (Work::Kernel { op, .. }, [a, b], [c]) if **op == MATMUL => s.product(a, b, None, c)?,
-            (Work::Kernel { op, attrs }, [key], [to]) if **op == PHILOX_UNIFORM => {
-                let cx = OpCx { inputs: Vec::new(), attrs };
-                s.uniform(key, philox::number(&cx)?, philox::first(&cx)? / 4, to)?;
-            }
-            _ => return Err(Refusal::new("a step of an expansion without a launch")),
         }
+        s.products(&products)?;
         while let Some((_, mark)) = taken.pop_if(|(i, _)| last[*i] <= at) {
             s.release(mark);
         }
     }
     Ok(())
+}
+
+/// Steps in groups, each of one step or of several products that do not depend on each other.
+fn groups(steps: &[ExpandedStep]) -> Vec<&[ExpandedStep]> {
+    let is_product = |step: &ExpandedStep| matches!(step.work, Work::Kernel { op, .. } if *op == MATMUL);
+    let meets = |one: &ExpandedStep, other: &ExpandedStep| {
+        let views = || other.reads.iter().flatten().chain(&other.writes);
+        one.writes.iter().any(|w| views().any(|v| v.memory == w.memory))
+    };
+    let (mut groups, mut first) = (Vec::new(), 0);
+    for (at, step) in steps.iter().enumerate() {
+        let own = &steps[first..at];
+        let joins =
+            is_product(step) && own.iter().all(|o| is_product(o) && !meets(o, step) && !meets(step, o));
+        if !joins && at > first {
+            groups.push(own);
+            first = at;
+        }
+    }
+    groups.extend((first < steps.len()).then(|| &steps[first..]));
+    groups
 }
 
 /// A step of an expansion by itself: each operand in memory of its own.

@@ -6,12 +6,13 @@
 //! launches of their own. On 310P, whose cube has no f32, such operands are split into parts of f16
 //! (`split`).
 
-use super::launch::{LoweredLaunch, Refusal};
+use super::launch::{LoweredArg, LoweredLaunch, Refusal};
 use super::sequence::{Sequence, Tensor, after};
 use super::source::attributed;
 use crate::chip::Arch;
 use crate::kernel::Elem;
-use crate::kernels::{Matmul, Matrix, matmul};
+use crate::kernels::{Matmul, Matrix, matmul, matmuls};
+use headwater_core::DType;
 use headwater_core::axes::{Axis, merge};
 use headwater_core::expr::input as x;
 use headwater_core::ops::{OpCx, linear};
@@ -109,62 +110,28 @@ pub(super) fn even(tensor: &Tensor, shape: &[usize]) -> Result<Tensor, Refusal> 
     found.ok_or_else(|| Refusal::new("an operand of a product whose elements lie at no even distance"))
 }
 
-impl Sequence<'_> {
-    /// `c = a · b`, and a bias for each column: a `[batch…, m, k]`, b `[batch…, k, n]`, c `[batch…, m, n]`.
-    /// Dimensions of the batch that an operand lacks, has of size 1 or of stride 0 repeat it. Sums are f32,
-    /// rounded once to c's dtype.
-    ///
-    /// # Errors
-    /// Types and shapes that the kernel does not take.
-    pub fn product(
-        &mut self,
-        a: &Tensor,
-        b: &Tensor,
-        bias: Option<&Tensor>,
-        c: &Tensor,
-    ) -> Result<(), Refusal> {
-        let elem =
-            |t: &Tensor| Elem::of(t.dtype()).ok_or_else(|| Refusal(format!("products of {}", t.dtype())));
-        let (elem, out) = (elem(a)?, elem(c)?);
-        if c.shape().contains(&0) {
-            return Ok(());
-        }
-        if [a, b].iter().any(|t| t.shape().contains(&0)) {
-            // Sums of nothing.
-            let Some(bias) = bias else { return self.fill(c, 0.0) };
-            let inputs = [(bias.dtype(), &bias.shape()[..])];
-            let program = RowProgram::pointwise(&inputs, c.shape(), &[c.dtype()], &[x(0)]);
-            return self.rows(&program, &[bias], &[c]);
-        }
-        if bias.is_some_and(|bias| !bias.view.layout.is_contiguous()) {
-            return Err(Refusal::new("a bias that is not contiguous"));
-        }
-        if self.chip.arch == Arch::P310 && elem == Elem::F32 {
-            return self.split_product(a, b, bias, c);
-        }
-        if self.chip.arch == Arch::P310 && narrow(b, c) {
-            return self.narrow_product(a, b, bias, c);
-        }
-        let mark = self.mark();
+/// True if the kernel reads an operand as it is. Sums run along the rows of a and, `along`, the columns of b;
+/// of f32 they have to.
+fn fits(side: &Tensor, c: &Tensor, along: bool) -> bool {
+    let batch = &c.shape()[..c.shape().rank() - 2];
+    let found = Operand::new(side, batch).matrix(along);
+    found.is_some_and(|x| side.dtype() != DType::F32 || x.transposed == along)
+}
+
+/// A product of operands that the kernel takes as they are.
+struct Placed {
+    shape: Matmul,
+    args: Vec<LoweredArg>,
+    /// Sizes of further dimensions of the batch, each with the bytes by which a, b and c advance.
+    further: Vec<(usize, [u64; 3])>,
+}
+
+impl Placed {
+    fn new(sides: [&Tensor; 2], bias: Option<&Tensor>, c: &Tensor) -> Result<Placed, Refusal> {
+        let [a, b] = sides;
         let batch = &c.shape()[..c.shape().rank() - 2];
-        let (mut sides, mut args) = (Vec::new(), Vec::new());
-        for (i, side) in [a, b].into_iter().enumerate() {
-            // Sums run along the rows of a and the columns of b.
-            let along = i == 1;
-            let own = Operand::new(side, batch);
-            let fits = own.matrix(along).filter(|x| elem != Elem::F32 || x.transposed == along);
-            if fits.is_some() {
-                sides.push(own);
-                args.push(side.arg);
-                continue;
-            }
-            let packed = self.packed(side, along)?;
-            sides.push(Operand::new(&packed, batch));
-            args.push(packed.arg);
-        }
-        sides.push(Operand::new(c, batch));
-        args.extend(bias.map(|bias| bias.arg));
-        args.push(c.arg);
+        let args = [a, b].into_iter().chain(bias).chain([c]).map(|t| t.arg).collect();
+        let sides = [a, b, c].map(|t| Operand::new(t, batch));
         // Dimensions of the batch, joined where all operands allow it, and each operand's strides in them.
         let dims = merge(
             (0..batch.len())
@@ -188,8 +155,8 @@ impl Sequence<'_> {
             Ok::<_, Refusal>(Matrix { batch: [of(i, 0), of(i, 1)], ..found })
         };
         let shape = Matmul {
-            elem,
-            out,
+            elem: elem(a)?,
+            out: elem(c)?,
             m: sides[2].rows.0 as u64,
             n: sides[2].columns.0 as u64,
             k: sides[0].columns.0 as u64,
@@ -199,26 +166,117 @@ impl Sequence<'_> {
             c: matrix(2, false)?,
             bias: bias.is_some(),
         };
-        let program = Arc::new(attributed(matmul(self.chip.arch, &shape)?, self.source));
-        let count = further.iter().try_fold(1usize, |n, &d| n.checked_mul(dims[d].size));
+        let bytes = [a, b, c].map(|t| t.dtype().size() as u64);
+        let step = |d: usize| std::array::from_fn(|i| strides[i][d] * bytes[i]);
+        let further = further.iter().map(|&d| (dims[d].size, step(d))).collect();
+        Ok(Placed { shape, args, further })
+    }
+
+    /// Arguments of each launch.
+    fn launches(&self) -> Result<Vec<Vec<LoweredArg>>, Refusal> {
+        let count = self.further.iter().try_fold(1usize, |n, d| n.checked_mul(d.0));
         let count = count.filter(|&n| n <= LAUNCHES);
         let count = count.ok_or_else(|| Refusal::new("a product of too many batches"))?;
-        let bytes = [a, b, c].map(|t| t.dtype().size() as u64);
-        let last = args.len() - 1;
-        for mut index in 0..count {
-            let mut args = args.clone();
-            for &d in further {
-                let at = (index % dims[d].size) as u64;
-                index /= dims[d].size;
-                for (i, arg) in [0, 1, last].into_iter().enumerate() {
-                    args[arg] = after(args[arg], at * strides[i][d] * bytes[i]);
+        let last = self.args.len() - 1;
+        let launch = |mut index: usize| {
+            let mut args = self.args.clone();
+            for &(size, steps) in &self.further {
+                let at = (index % size) as u64;
+                index /= size;
+                for (arg, step) in [0, 1, last].into_iter().zip(steps) {
+                    args[arg] = after(args[arg], at * step);
                 }
             }
+            args
+        };
+        Ok((0..count).map(launch).collect())
+    }
+}
+
+fn elem(t: &Tensor) -> Result<Elem, Refusal> {
+    Elem::of(t.dtype()).ok_or_else(|| Refusal(format!("products of {}", t.dtype())))
+}
+
+impl Sequence<'_> {
+    /// `c = a · b`, and a bias for each column: a `[batch…, m, k]`, b `[batch…, k, n]`, c `[batch…, m, n]`.
+    /// Dimensions of the batch that an operand lacks, has of size 1 or of stride 0 repeat it. Sums are f32,
+    /// rounded once to c's dtype.
+    ///
+    /// # Errors
+    /// Types and shapes that the kernel does not take.
+    pub fn product(
+        &mut self,
+        a: &Tensor,
+        b: &Tensor,
+        bias: Option<&Tensor>,
+        c: &Tensor,
+    ) -> Result<(), Refusal> {
+        let elem = elem(a)?;
+        if c.shape().contains(&0) {
+            return Ok(());
+        }
+        if [a, b].iter().any(|t| t.shape().contains(&0)) {
+            // Sums of nothing.
+            let Some(bias) = bias else { return self.fill(c, 0.0) };
+            let inputs = [(bias.dtype(), &bias.shape()[..])];
+            let program = RowProgram::pointwise(&inputs, c.shape(), &[c.dtype()], &[x(0)]);
+            return self.rows(&program, &[bias], &[c]);
+        }
+        if bias.is_some_and(|bias| !bias.view.layout.is_contiguous()) {
+            return Err(Refusal::new("a bias that is not contiguous"));
+        }
+        if self.chip.arch == Arch::P310 && elem == Elem::F32 {
+            return self.split_product(a, b, bias, c);
+        }
+        if self.chip.arch == Arch::P310 && narrow(b, c) {
+            return self.narrow_product(a, b, bias, c);
+        }
+        let mark = self.mark();
+        let mut sides = Vec::new();
+        for (i, side) in [a, b].into_iter().enumerate() {
+            let along = i == 1;
+            sides.push(match fits(side, c, along) {
+                true => side.clone(),
+                false => self.packed(side, along)?,
+            });
+        }
+        let placed = Placed::new([&sides[0], &sides[1]], bias, c)?;
+        let program = Arc::new(attributed(matmul(self.chip.arch, &placed.shape)?, self.source));
+        for args in placed.launches()? {
             let launch = LoweredLaunch { program: program.clone(), args, blocks: self.chip.cube_cores };
             self.lowered.launches.push(launch);
         }
         self.release(mark);
         Ok(())
+    }
+
+    /// Products that do not depend on each other, each `(a, b, c)` of [`Sequence::product`]: one launch where
+    /// one kernel takes them as they are.
+    ///
+    /// # Errors
+    /// As of [`Sequence::product`].
+    pub fn products(&mut self, all: &[[Tensor; 3]]) -> Result<(), Refusal> {
+        if let Some(launch) = self.together(all) {
+            self.lowered.launches.push(launch);
+            return Ok(());
+        }
+        all.iter().try_for_each(|[a, b, c]| self.product(a, b, None, c))
+    }
+
+    /// The launch of several products, if there is one.
+    fn together(&self, all: &[[Tensor; 3]]) -> Option<LoweredLaunch> {
+        let (mut shapes, mut args) = (Vec::new(), Vec::new());
+        for [a, b, c] in all {
+            if [a, b, c].iter().any(|t| t.shape().contains(&0)) || !fits(a, c, false) || !fits(b, c, true) {
+                return None;
+            }
+            let placed = Placed::new([a, b], None, c).ok().filter(|p| p.further.is_empty())?;
+            shapes.push(placed.shape);
+            args.extend(placed.args);
+        }
+        let program = matmuls(self.chip.arch, &shapes).ok().filter(|_| all.len() > 1)?;
+        let program = Arc::new(attributed(program, self.source));
+        Some(LoweredLaunch { program, args, blocks: self.chip.cube_cores })
     }
 
     /// A product of less than a block of columns on 310P, whose kernel would write them element by element:

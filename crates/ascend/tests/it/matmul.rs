@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use headwater_ascend::kernel::{Elem, parse, verify};
-use headwater_ascend::kernels::{Matmul, Matrix, matmul};
+use headwater_ascend::kernels::{Matmul, Matrix, matmul, matmuls};
 use headwater_ascend::sim::{Arg, Launch, Mode, launch};
 use headwater_ascend::{Arch, Chip, Rule};
 
@@ -223,6 +223,76 @@ fn batches_with_strides() {
         (x.a, x.b, x.c) = (matrix(20, 34, false, 0, x.batch), heads(34, 24, false), heads(20, 24, false));
         right(arch, &x);
     }
+}
+
+/// Products in one kernel have the bits that each has in its own, in several orders and on several numbers of
+/// cores. Nothing else is written.
+fn together(shapes: &[Matmul]) {
+    let program = matmuls(Arch::A2, shapes).unwrap_or_else(|f| panic!("{shapes:?}: {f}"));
+    verify(&program).unwrap();
+    let text = program.to_string();
+    assert_eq!(parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}")), program);
+    let (mut memory, mut args) = (Vec::new(), Vec::new());
+    for (seed, s) in shapes.iter().enumerate() {
+        let last = [s.batch[0] - 1, s.batch[1] - 1];
+        let len = |x: &Matrix, rows: u64, columns: u64| offset(x, last, rows - 1, columns - 1) + 1;
+        let seed = 10 * seed as u64;
+        let mut own = vec![append(&mut memory, s.elem, &data(len(&s.a, s.m, s.k), seed + 1))];
+        own.push(append(&mut memory, s.elem, &data(len(&s.b, s.k, s.n), seed + 2)));
+        own.extend(s.bias.then(|| append(&mut memory, s.elem, &data(s.n, seed + 3))));
+        own.push(append(&mut memory, s.out, &vec![-7.0; len(&s.c, s.m, s.n) as usize]));
+        args.push(own.into_iter().map(Arg::Pointer).collect::<Vec<Arg>>());
+    }
+    let before = memory.clone();
+    for (own, shape) in args.iter().zip(shapes) {
+        let program = matmul(Arch::A2, shape).unwrap();
+        launch(&Launch::new(&program, chip(Arch::A2), 8, own, Mode::Fast), &mut memory).unwrap();
+    }
+    let (alone, args) = (memory, args.concat());
+    let runs =
+        [(1, Mode::Fast), (8, Mode::Fast), (3, Mode::Checked { seed: 0 }), (2, Mode::Checked { seed: 5 })];
+    for (blocks, mode) in runs {
+        let mut memory = before.clone();
+        launch(&Launch::new(&program, chip(Arch::A2), blocks, &args, mode), &mut memory)
+            .unwrap_or_else(|f| panic!("{shapes:?} {mode:?}: {}", f[0]));
+        assert!(memory == alone, "{shapes:?} {blocks} {mode:?}: other bits than alone");
+    }
+}
+
+#[test]
+fn several_products_are_one_kernel() {
+    use Elem::{BF16, F16, F32};
+    let of = |elem, out, size, turned| shape(elem, out, size, 0, turned);
+    let batched = |size: [u64; 3], batch: [u64; 2], [a, b]: [bool; 2]| {
+        let [m, n, k] = size;
+        let (a, b, c) = (matrix(m, k, a, 0, batch), matrix(k, n, b, 0, batch), matrix(m, n, false, 0, batch));
+        Matmul { batch, a, b, c, ..of(BF16, F32, size, [false; 3]) }
+    };
+    // Tiles beside which the left operand's panel stays, as of scores.
+    together(&[
+        batched([130, 140, 24], [2, 3], [false, true]),
+        batched([130, 140, 24], [2, 3], [false, true]),
+    ]);
+    // Narrow ones of other sizes, as of gradients; one with a single row at its end.
+    together(&[
+        of(F16, F16, [129, 40, 33], [false; 3]),
+        of(F16, F16, [50, 16, 300], [true, false, false]),
+        of(F16, F16, [7, 64, 20], [true, true, false]),
+    ]);
+    // Wide ones, one of them with a bias, one whose result is transposed.
+    let biased = Matmul { bias: true, ..of(F16, F32, [40, 300, 270], [false, true, false]) };
+    together(&[biased, of(F16, F32, [260, 150, 258], [false, false, true])]);
+    together(&[
+        of(F32, F32, [20, 30, 40], [false, true, false]),
+        of(F32, F32, [33, 17, 9], [false, true, false]),
+    ]);
+    let rule = |arch, shapes: &[Matmul]| matmuls(arch, shapes).map(|_| ()).map_err(|f| f.rule);
+    let (narrow, wide) = (of(F16, F16, [8, 8, 8], [false; 3]), of(F16, F16, [8, 300, 300], [false; 3]));
+    assert_eq!(rule(Arch::A2, &[narrow, narrow]), Ok(()));
+    assert_eq!(rule(Arch::A2, &[narrow, wide]), Err(Rule::Unsupported));
+    assert_eq!(rule(Arch::A2, &[narrow, Matmul { out: F32, ..narrow }]), Err(Rule::Unsupported));
+    assert_eq!(rule(Arch::P310, &[narrow, narrow]), Err(Rule::Unsupported));
+    assert_eq!(rule(Arch::A2, &[]), Err(Rule::Unsupported));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use crate::kernel::{
     Barrier, Buf, Builder, Elem, Fixpipe, Layout, Mmad, Pipe, Quant, Scalar, ScalarType, Space, UnitFlag,
     VarId, View,
 };
-use crate::kernels::matmul::{Part, load};
 use crate::kernels::matmul_read::read;
+use crate::kernels::matmul_step::{Part, load};
 
 /// Places in L1 for chunks of keys and of weights.
 const CHUNKS: u64 = 4;
