@@ -71,7 +71,8 @@ pub struct TrainConfig {
     pub memory_budget: Option<Bytes>,
     /// Bytes of gradients, in the parameters' dtype, at which a bucket is closed, as `bucket_cap_mb` of
     /// PyTorch's `DistributedDataParallel`. The first bucket is closed at 1 MiB at most. Changes no number.
-    pub bucket_size: Bytes,
+    /// Default: 25 MiB with several ranks; 1 GiB with one, the first bucket too.
+    pub bucket_size: Option<Bytes>,
     /// Embeddings whose gradients have only the rows that a batch reads, and whose update steps only these.
     /// They are `marked` (those with `sparse=True` in the model), `all` (also others of which a batch reads
     /// at most half the rows) or `none`. Rows that a step does not read keep their values, moments and decay,
@@ -341,7 +342,7 @@ impl Default for TrainConfig {
             recompute: true,
             exact_sums: false,
             memory_budget: None,
-            bucket_size: Bytes(BucketSize::default().rest),
+            bucket_size: None,
             sparse_embeddings: Sparse::default(),
             moments: Moments::default(),
             nonfinite: NonFinite::default(),
@@ -432,7 +433,7 @@ impl TrainConfig {
             recompute: self.recompute,
             exact_sums: self.exact_sums,
             memory_budget: self.memory_budget.map(|b| b.0),
-            bucket_size: BucketSize::of(self.bucket_size.0),
+            bucket_size: self.bucket_size.map(|b| BucketSize::of(b.0)),
             sparse_embeddings: self.sparse_embeddings,
             moments: self.moments,
             scaled: self.amp.rule(target)?.scales(),

@@ -32,16 +32,19 @@ impl BucketSize {
     /// One bucket for each kind.
     pub const UNLIMITED: BucketSize = BucketSize { first: usize::MAX, rest: usize::MAX };
 
-    /// So many bytes, and at most 1 MiB in the first bucket.
+    /// `bytes`, and at most 1 MiB in the first bucket.
     pub const fn of(bytes: usize) -> BucketSize {
         BucketSize { first: if bytes < 1 << 20 { bytes } else { 1 << 20 }, rest: bytes }
     }
-}
 
-impl Default for BucketSize {
-    /// 25 MiB, as PyTorch has it.
-    fn default() -> BucketSize {
-        BucketSize::of(25 << 20)
+    /// The sizes of a run of `ranks` that states none. Several ranks: 25 MiB, as PyTorch's
+    /// `DistributedDataParallel` has it, so that a bucket is sent while the next are computed. One rank
+    /// sends nothing, and updates in fewer and longer launches: 1 GiB.
+    pub const fn of_ranks(ranks: usize) -> BucketSize {
+        match ranks {
+            0 | 1 => BucketSize { first: 1 << 30, rest: 1 << 30 },
+            _ => BucketSize::of(25 << 20),
+        }
     }
 }
 

@@ -239,7 +239,7 @@ impl Running {
             recompute: settings.recompute,
             exact_sums: settings.exact_sums,
             memory_budget: settings.memory_budget,
-            bucket_size: settings.bucket_size,
+            bucket_size: Some(settings.bucket_size),
             sparse_embeddings: settings.sparse_embeddings,
             moments: settings.moments,
             scaled,

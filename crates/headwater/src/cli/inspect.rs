@@ -71,7 +71,7 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
         recompute: args.memory.recompute(true),
         exact_sums: args.memory.exact_sums,
         memory_budget: args.memory.budget(),
-        bucket_size: args.memory.buckets(),
+        bucket_size: Some(args.memory.buckets()),
         sparse_embeddings: args.memory.sparse(),
         moments: args.memory.moments(),
         ..Training::default()

@@ -112,7 +112,7 @@ struct Memory {
     #[arg(long, value_name = "SIZE", help_heading = "Memory")]
     memory_budget: Option<Bytes>,
     /// Size of a gradient bucket, as DistributedDataParallel's bucket_cap_mb; the first has at most 1MiB. Changes no
-    /// number (default: 25MiB, unless a settings file says otherwise).
+    /// number (default: 25MiB with several ranks, else 1GiB; unless a settings file says otherwise).
     #[arg(long, value_name = "SIZE", help_heading = "Memory")]
     bucket_size: Option<Bytes>,
     /// Embeddings whose update touches only the rows that a batch reads. `marked`: those with `sparse=True` in the model.
@@ -168,9 +168,9 @@ impl Memory {
         self.memory_budget.map(|b| b.0)
     }
 
-    /// Sizes of buckets.
+    /// Sizes of buckets, as given or else those of one rank.
     fn buckets(&self) -> BucketSize {
-        self.bucket_size.map_or(BucketSize::default(), |b| BucketSize::of(b.0))
+        self.bucket_size.map_or(BucketSize::of_ranks(1), |b| BucketSize::of(b.0))
     }
 
     /// Embeddings with sparse gradients, as given or else those that are marked.
@@ -188,7 +188,7 @@ impl Memory {
         c.recompute = self.recompute(c.recompute);
         c.exact_sums |= self.exact_sums;
         c.memory_budget = self.memory_budget.or(c.memory_budget);
-        c.bucket_size = self.bucket_size.unwrap_or(c.bucket_size);
+        c.bucket_size = self.bucket_size.or(c.bucket_size);
         c.sparse_embeddings = self.sparse_embeddings.unwrap_or(c.sparse_embeddings);
         c.moments = self.moments.unwrap_or(c.moments);
     }

@@ -54,11 +54,11 @@ pub fn fill(bound: &BoundModel, settings: &Training, device: &dyn Device, folder
     let gpu = offline(device)?;
     let (graph, target) = (&bound.graph, gpu.target());
     let properties = settings.precision.properties(target)?;
+    let buckets = settings.bucket_size.unwrap_or_else(|| BucketSize::of_ranks(settings.mesh.ranks()));
     let mut plans: Vec<Plan> = Vec::new();
     let mut add = |goal| {
         let options = Options { goal, precision: properties.clone(), ..Options::default() };
-        let bind =
-            |made: &CompiledGraph| Ok::<_, anyhow::Error>(bindings(made, &options, settings.bucket_size));
+        let bind = |made: &CompiledGraph| Ok::<_, anyhow::Error>(bindings(made, &options, buckets));
         plans.push(compile::compile(graph.clone(), &options, target, bind)?.into_plan()?);
         anyhow::Ok(())
     };

@@ -15,7 +15,9 @@ use headwater_core::pass::differentiate::NoGradient;
 use headwater_core::pass::precision::Properties;
 use headwater_core::plan::{Bindings, Plan};
 use headwater_core::target::Target;
-use headwater_core::train::{BucketLayout, carried, join_graph, sum_graph, update_graph, zero_graph};
+use headwater_core::train::{
+    BucketLayout, BucketSize, carried, join_graph, sum_graph, update_graph, zero_graph,
+};
 use serde::Serialize;
 
 /// A plan and the places of what it is fed and returns.
@@ -321,7 +323,8 @@ fn lay_out(
     masters: bool,
     groups: &mut Groups,
 ) -> Result<BucketLayout> {
-    let layout = graphs::layout(&compiled.gradients, &compiled.adjacent, groups, t.bucket_size)?;
+    let size = t.bucket_size.unwrap_or_else(|| BucketSize::of_ranks(t.mesh.ranks()));
+    let layout = graphs::layout(&compiled.gradients, &compiled.adjacent, groups, size)?;
     let layout = layout.with_moments(t.moments.form());
     let layout = if masters { layout.with_masters() } else { layout };
     let layout = if t.stochastic_rounding { layout.with_stochastic_rounding() } else { layout };

@@ -40,8 +40,9 @@ pub struct Training {
     pub exact_sums: bool,
     /// Bytes that training may take in all, kept by recomputing more.
     pub memory_budget: Option<usize>,
-    /// Sizes of the buckets that gradients, parameters and moments; they change no number.
-    pub bucket_size: BucketSize,
+    /// Sizes of the buckets of gradients, parameters and moments; they change no number. By default those of
+    /// [`BucketSize::of_ranks`].
+    pub bucket_size: Option<BucketSize>,
     /// Embeddings whose gradients have only the rows that a batch reads, and whose update steps only these.
     pub sparse_embeddings: Sparse,
     /// Form in which the optimizer's moments are kept between steps.
@@ -69,7 +70,7 @@ impl Default for Training {
             recompute: true,
             exact_sums: false,
             memory_budget: None,
-            bucket_size: BucketSize::default(),
+            bucket_size: None,
             sparse_embeddings: Sparse::default(),
             moments: Moments::default(),
             scaled: false,

@@ -44,7 +44,7 @@ fn model() -> (Graph, HashMap<String, Vec<u8>>) {
 
 fn session(training: &Training, size: BucketSize) -> Session {
     let (graph, weights) = model();
-    let training = Training { bucket_size: size, ..training.clone() };
+    let training = Training { bucket_size: Some(size), ..training.clone() };
     let model = SessionModel { graph: &graph, weights: &weights };
     Session::new(Arc::new(Cpu::new(2)), model, Some(training)).unwrap()
 }
@@ -113,7 +113,7 @@ fn where_buckets_end_changes_no_bit() {
         let one_each = BucketSize::of(1);
         let some = BucketSize { first: 1, rest: 3 * WIDTH * WIDTH * 2 };
         let mut counts = Vec::new();
-        for size in [BucketSize::default(), some, one_each] {
+        for size in [BucketSize::of_ranks(1), some, one_each] {
             let cut = run(&training, size);
             assert!(cut.0 == losses, "{name}, {size:?}: other losses or norms");
             for (own, whole) in cut.1.iter().zip(&state) {
@@ -132,7 +132,7 @@ fn where_buckets_end_changes_no_bit() {
 fn sums_are_divided_by_the_number_that_is_set() {
     let norm = |divisor: u32, batches: u32| {
         let training = Training { accumulate: 2, ..Training::default() };
-        let mut session = session(&training, BucketSize::default());
+        let mut session = session(&training, BucketSize::of_ranks(1));
         session.set_micro_batches(divisor).unwrap();
         let program = session.program().unwrap();
         let x: Vec<u8> = noise(4 * WIDTH, 1.0).into_iter().flat_map(f32::to_le_bytes).collect();
@@ -143,8 +143,8 @@ fn sums_are_divided_by_the_number_that_is_set() {
     // Powers of two round nothing.
     assert_eq!(norm(1, 4), 4.0 * norm(1, 1));
     assert_eq!(norm(4, 4), norm(1, 1));
-    let mut summed = session(&Training { accumulate: 2, ..Training::default() }, BucketSize::default());
+    let mut summed = session(&Training { accumulate: 2, ..Training::default() }, BucketSize::of_ranks(1));
     assert_eq!(summed.set_micro_batches(0).unwrap_err().code(), "HW-R004");
-    let mut single = session(&Training::default(), BucketSize::default());
+    let mut single = session(&Training::default(), BucketSize::of_ranks(1));
     assert_eq!(single.set_micro_batches(1).unwrap_err().code(), "HW-R004");
 }

@@ -82,7 +82,7 @@ fn threads_and_buckets_change_no_bit() {
         let losses = run(&mut whole, 0, 4);
         for (threads, size) in [(2, BucketSize::UNLIMITED), (7, BucketSize::of(1)), (1, BucketSize::of(4096))]
         {
-            let mut other = session(Training { bucket_size: size, ..training(form) }, threads);
+            let mut other = session(Training { bucket_size: Some(size), ..training(form) }, threads);
             assert_eq!(run(&mut other, 0, 4), losses, "{form:?}, {threads} threads");
             let sorted = |s: &Session| {
                 state(s).map(|mut all| {

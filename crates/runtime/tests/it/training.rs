@@ -101,7 +101,7 @@ fn an_interrupted_run_ends_as_an_undisturbed_one_would() {
     // Settings that change no number may be changed on the way.
     config.recompute = true;
     assert_eq!(first_buckets, 2, "one for each group of settings, as where nothing limits them");
-    config.bucket_size = Bytes(1);
+    config.bucket_size = Some(Bytes(1));
     let mut resumed = None;
     let mut seen = |e: &Event| {
         if let Event::Resume { changed, .. } = e {
