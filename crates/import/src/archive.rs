@@ -21,6 +21,10 @@ const UNPACK_RATIO: u64 = 64;
 /// `torch.export.load` still looks for it.
 const BEFORE: &str = "serialized_exported_program.json";
 
+/// The way out where an older PyTorch has written an archive.
+pub(crate) const AGAIN: &str = "export again with PyTorch 2.13 to 2.15, in an environment of its own; weights come along \
+                                as a `state_dict`, saved as safetensors";
+
 /// Immutable bytes: a file's memory map, or memory.
 enum Backing {
     Map(memmap2::Mmap),
@@ -202,8 +206,7 @@ impl Archive {
         if zip.index_for_name(BEFORE).is_some() {
             return Err(refuse!(
                 Version,
-                "an older PyTorch has written this archive, with its files at the root: export again with PyTorch 2.13 to 2.15, \
-                 in an environment of its own; weights come along as a `state_dict`, saved as safetensors"
+                "PyTorch 2.7 or older has written this archive, with its files at the root: {AGAIN}"
             ));
         }
         let mut entries = HashMap::new();

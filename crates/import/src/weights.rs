@@ -1,6 +1,6 @@
 //! Tensors of state: views of raw little-endian storages in the archive, or of memory that the caller keeps.
 
-use crate::archive::{Archive, Bytes};
+use crate::archive::{AGAIN, Archive, Bytes};
 use crate::error::{Result, refuse, shown};
 use crate::schema::{self, Payload, Payloads, SymInt, TensorMeta};
 use headwater_core::{DType, Layout, Shape};
@@ -212,6 +212,10 @@ impl Weights {
             let name = format!("{folder}{model}_{kind}_config.json");
             // A model without constants may lack that configuration.
             if !archive.contains(&name) {
+                if archive.contains(&format!("{folder}{model}.pt")) {
+                    let what = "PyTorch 2.8 has written this archive, with its tensors as pickles";
+                    return Err(refuse!(Version, "{what}: {AGAIN}"));
+                }
                 continue;
             }
             let config: Payloads = archive.json(&name)?;
