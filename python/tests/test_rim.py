@@ -74,7 +74,7 @@ def test_four_threads_train_a_model_each() -> None:
     for thread in threads:
         thread.join(120)
     assert not failures and not any(t.is_alive() for t in threads)
-    # The same steps one after the other: the same bits.
+    # The same steps in one thread: the same bits.
     for model, other, own in zip(models, alone, data):
         step = headwater.compile_step(other, adamw(other), F.cross_entropy)
         for batch in own:

@@ -81,8 +81,8 @@ impl Progress {
 /// Columns of the figures next to the bar.
 const FIGURES: usize = 106;
 
-/// The figures of a step in a terminal of `width` columns: where they do not fit into a line, those that change
-/// little are left out.
+/// The figures of a step in a terminal of `width` columns: where they do not fit into a line, those that
+/// change little are left out.
 fn figures(s: &Step, mean: f64, width: Option<usize>) -> String {
     let epoch = format!("epoch {:.2} · ", s.epoch);
     let loss = format!("loss {mean:.4} · ");
