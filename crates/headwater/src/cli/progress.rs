@@ -78,8 +78,11 @@ impl Progress {
     }
 }
 
-/// Columns of the figures next to the bar.
-const FIGURES: usize = 106;
+/// Columns of all figures next to the bar, and of those without learning rate and norm, for runs of up to
+/// 99,999 steps.
+const FIGURES: [usize; 2] = [120, 94];
+/// Columns of the shortest and of the longest bar.
+const BAR: [usize; 2] = [4, 32];
 
 /// The figures of a step in a terminal of `width` columns: where they do not fit into a line, those that
 /// change little are left out.
@@ -88,9 +91,9 @@ fn figures(s: &Step, mean: f64, width: Option<usize>) -> String {
     let loss = format!("loss {mean:.4} · ");
     let gradients = format!("lr {:.2e} · norm {:.3} · ", s.lr, s.norm);
     let rate = format!("{:.0} samples/s", s.samples as f64 / s.seconds);
-    match width.unwrap_or(usize::MAX) {
-        110.. => epoch + &loss + &gradients + &rate,
-        90..110 => epoch + &loss + &rate,
+    match width.unwrap_or(usize::MAX).saturating_sub(BAR[0]) {
+        room if room >= FIGURES[0] => epoch + &loss + &gradients + &rate,
+        room if room >= FIGURES[1] => epoch + &loss + &rate,
         _ => loss + &rate,
     }
 }
@@ -98,7 +101,8 @@ fn figures(s: &Step, mean: f64, width: Option<usize>) -> String {
 /// The bar, what the last step found, and the time it took, followed by `end`.
 fn style(end: &str) -> ProgressStyle {
     // The bar takes what the figures leave.
-    let bar = stderr_width().map_or(32, |w| w.saturating_sub(FIGURES).clamp(4, 32));
+    let room = |w: usize| FIGURES.iter().find(|f| w >= **f + BAR[0]).map_or(BAR[0], |f| w - f);
+    let bar = stderr_width().map_or(BAR[1], |w| room(w).min(BAR[1]));
     let template = format!("{{spinner}} {{bar:{bar}}} {{pos}}/{{len}} · {{msg}} · elapsed {{elapsed}}{end}");
     ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
