@@ -3,7 +3,7 @@
 use super::console::{draws, say, stderr_width};
 use crate::core::device::Device;
 use crate::report::scores;
-use crate::report::text::{self, plain};
+use crate::report::text;
 use crate::runtime::score::Metric;
 use crate::runtime::trainer::{Event, Observer, Step};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -68,14 +68,6 @@ impl Progress {
         self.shortens = true;
         self
     }
-
-    /// A line that stays: above the bar, or by itself where standard error is no terminal.
-    fn say(&self, line: impl AsRef<str>) {
-        match self.bar.is_hidden() {
-            true => say(line),
-            false => self.bar.println(plain(line.as_ref())),
-        }
-    }
 }
 
 /// Columns of all figures next to the bar, and of those without learning rate and norm, for runs of up to
@@ -119,7 +111,7 @@ impl Observer for Progress {
             return Ok(());
         }
         for note in self.device.notes() {
-            self.say(format!("{}: {note}", self.device.name()));
+            say(format!("{}: {note}", self.device.name()));
         }
         match event {
             Event::Start(s) => {
@@ -135,7 +127,7 @@ impl Observer for Progress {
                     (1, None) => format!("{} (as exported; --batch takes another)", s.batch),
                     (n, _) => format!("{} × {n} = {} a step", s.batch, s.batch as u64 * n),
                 };
-                self.say(format!(
+                say(format!(
                     "{} samples, batch {batch}, {} steps; {} parameters in {} tensors, {} of them with weight decay",
                     s.samples,
                     s.steps,
@@ -146,10 +138,10 @@ impl Observer for Progress {
                 if !s.buckets.is_empty() {
                     let bucket = |(bound, n): &(usize, usize)| format!("{n} up to {bound}");
                     let buckets: Vec<String> = s.buckets.iter().map(bucket).collect();
-                    self.say(format!("samples by length: {}", buckets.join(", ")));
+                    say(format!("samples by length: {}", buckets.join(", ")));
                 }
                 if let Some(r) = s.rematerialized {
-                    self.say(format!(
+                    say(format!(
                         "memory budget: {} planned instead of {}; {} results are computed a second time, which adds {:.1} % \
                          operations and about {:.1} % time to forward and backward (predicted from nominal rates)",
                         text::bytes(r.after),
@@ -159,20 +151,20 @@ impl Observer for Progress {
                         100.0 * r.more_time,
                     ));
                 }
-                s.unreached.iter().for_each(|u| self.say(format!("not trained, it gets no gradient: {u}")));
+                s.unreached.iter().for_each(|u| say(format!("not trained, it gets no gradient: {u}")));
             }
             Event::Resume { step, path, changed, damaged } => {
-                self.say(format!("resumed at step {step} from {}", path.display()));
-                changed.iter().for_each(|c| self.say(format!("warning: the settings differ: {c}")));
+                say(format!("resumed at step {step} from {}", path.display()));
+                changed.iter().for_each(|c| say(format!("warning: the settings differ: {c}")));
                 damaged.iter().for_each(|d| {
-                    self.say(format!("warning: a checkpoint is damaged; it is now {}", d.display()))
+                    say(format!("warning: a checkpoint is damaged; it is now {}", d.display()))
                 });
                 self.bar.set_position(*step);
                 self.before = *step;
             }
             // `Alerts`, which raises it, says it.
             Event::Alert { .. } => {}
-            Event::Warning { message } => self.say(format!("warning: {message}")),
+            Event::Warning { message } => say(format!("warning: {message}")),
             Event::Step(s) => {
                 let mean = self.smooth.map_or(s.loss, |m| m + FRESH * (s.loss - m));
                 self.smooth = Some(mean);
@@ -180,19 +172,19 @@ impl Observer for Progress {
                 let now = figures(s, mean, shown);
                 if self.bar.is_hidden() && self.told.elapsed() >= NOW_AND_THEN {
                     self.told = Instant::now();
-                    self.say(format!("step {}: {now}", s.step));
+                    say(format!("step {}: {now}", s.step));
                 }
                 let (steps, began) = self.run;
                 let done = s.step.saturating_sub(self.before);
                 let said = estimate(done, steps.saturating_sub(self.before), began.elapsed());
                 if let Some(line) = said.filter(|_| self.shortens) {
                     self.shortens = false;
-                    self.say(line);
+                    say(line);
                 }
                 self.bar.set_message(now);
                 self.bar.set_position(s.step);
                 if !s.applied {
-                    self.say(format!(
+                    say(format!(
                         "step {}: the gradients are not finite at loss scale {}; skipped",
                         s.step, s.scale
                     ));
@@ -200,20 +192,18 @@ impl Observer for Progress {
             }
             Event::Evaluation(e) => {
                 let found = scores::line(&e.scores, self.metric);
-                self.say(format!("step {}: held-out {found} on {} samples", e.step, e.scores.samples));
+                say(format!("step {}: held-out {found} on {} samples", e.step, e.scores.samples));
             }
             Event::Checkpoint { step, path, best } => {
                 let what = if *best { "the best so far, saved" } else { "saved" };
-                self.say(format!("step {step}: {what} {}", path.display()));
+                say(format!("step {step}: {what} {}", path.display()));
             }
             Event::EarlyStop { step, best, since } => {
                 let best = best.map_or("none was finite".to_string(), |b| {
                     let value = scores::shown(self.metric, b.value);
                     format!("the best, {} {value}, was at step {}", self.metric.word(), b.step)
                 });
-                self.say(format!(
-                    "step {step}: ends early, {since} evaluations without a better one; {best}"
-                ));
+                say(format!("step {step}: ends early, {since} evaluations without a better one; {best}"));
             }
             Event::Interrupted { step } => {
                 self.bar.set_style(style(""));

@@ -17,9 +17,9 @@ pub use job::{Accept, Job};
 pub use new::{New, write_new};
 
 use crate::core::device::Device;
-use crate::report::live::{REFRESH, replace};
+use crate::report::live::{Live, REFRESH, replace};
 use crate::report::{Block, Report, Section, Verdict, facts, html, text};
-use crate::runtime::trainer::Observer;
+use crate::runtime::trainer::{Event, Observer};
 use anyhow::{Context, Result};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -176,6 +176,34 @@ fn files(job: &Job) -> Vec<(String, String)> {
     named.into_iter().filter_map(|(what, path)| Some(facts::file(what, path?))).collect()
 }
 
+/// Shows a training run on the page of the migration while it goes on.
+struct Living<'a> {
+    inner: &'a mut dyn Watcher,
+    live: Live,
+}
+
+impl Watcher for Living<'_> {
+    fn begin(&mut self, number: usize, title: &str) {
+        self.inner.begin(number, title);
+    }
+
+    fn end(&mut self, number: usize, section: &Section) {
+        self.inner.end(number, section);
+    }
+
+    fn training(&mut self) -> &mut dyn Observer {
+        self
+    }
+}
+
+impl Observer for Living<'_> {
+    fn event(&mut self, event: &Event) -> crate::runtime::Result<()> {
+        // A page that cannot be written is an error at the end of the step.
+        let _ = self.live.event(event);
+        self.inner.training().event(event)
+    }
+}
+
 /// Steps done so far, and the report of them in `out`.
 struct Run<'a> {
     report: Report,
@@ -198,12 +226,14 @@ impl Run<'_> {
         let number = self.report.sections.len() + 1;
         self.watcher.begin(number, title);
         let (title, word) = (title.to_string(), Some("running"));
+        let page = self.out.join("report.html");
+        let live = Live::step(&page, self.report.clone(), &title);
         self.report.sections.push(Section { title: title.clone(), word, ..Section::default() });
         let begun = self.write_page(Some(REFRESH));
         self.report.sections.pop();
         self.failed = self.failed.take().or(begun.err());
         let begin = Instant::now();
-        let (result, found) = match work(self.watcher) {
+        let (result, found) = match work(&mut Living { inner: self.watcher, live }) {
             Ok((t, found)) => (Some(t), found),
             Err(e) => (None, failure(&e, &self.again)),
         };

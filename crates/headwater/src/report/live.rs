@@ -28,10 +28,21 @@ pub struct Live {
     blocks: Vec<Block>,
     history: History,
     begun: Instant,
+    /// The longer report of which the run is a step, if it is.
+    step: Option<Part>,
     /// When training began, and the steps done by then.
     trains: Option<(Instant, u64)>,
     /// When the page is due again; at once at first.
     due: Option<Instant>,
+}
+
+/// A longer report, whose next step a run is.
+#[derive(Clone, Debug)]
+struct Part {
+    before: Vec<Section>,
+    title: String,
+    /// The log of the run.
+    log: Option<PathBuf>,
 }
 
 impl Live {
@@ -44,7 +55,16 @@ impl Live {
         history: History,
     ) -> Live {
         let (path, begun) = (path.to_owned(), Instant::now());
-        Live { path, title, facts, blocks, history, begun, trains: None, due: None }
+        Live { path, title, facts, blocks, history, begun, step: None, trains: None, due: None }
+    }
+
+    /// The page of a longer report while a run is its next step: only that is written, not the end of the
+    /// run.
+    pub fn step(path: &Path, report: Report, title: &str) -> Live {
+        let Report { title: whole, facts, sections } = report;
+        let mut live = Live::new(path, whole, facts, Vec::new(), History::default());
+        live.step = Some(Part { before: sections, title: title.into(), log: None });
+        live
     }
 
     fn report(&self, state: &'static str, verdict: Verdict) -> Report {
@@ -66,16 +86,19 @@ impl Live {
             blocks.extend(scores::blocks(&format!("Held-out data after {} steps", e.step), &e.scores));
         }
         blocks.extend(self.blocks.iter().cloned());
-        let section = Section {
-            title: "Training".into(),
+        let part = self.step.as_ref();
+        let title = part.map_or("Training".to_string(), |p| p.title.clone());
+        let mut sections = part.map_or(Vec::new(), |p| p.before.clone());
+        sections.push(Section {
+            title,
             verdict,
             word: Some(if verdict == Verdict::Fail { "failed" } else { state }),
             summary,
             blocks,
             seconds: self.begun.elapsed().as_secs_f64(),
             ..Section::default()
-        };
-        Report { title: self.title.clone(), facts: self.facts.clone(), sections: vec![section] }
+        });
+        Report { title: self.title.clone(), facts: self.facts.clone(), sections }
     }
 
     /// Seconds that the remaining steps take, evaluations among them, if they take as long as those so far.
@@ -121,13 +144,30 @@ impl Observer for Live {
     fn event(&mut self, event: &Event) -> Result<()> {
         self.history.add(event);
         match event {
-            Event::Start(_) => {
+            Event::Start(start) => {
+                // A migration trains several times.
+                if let Some(part) = &mut self.step {
+                    part.log.clone_from(&start.config.log.json);
+                    self.history = History::default();
+                    self.history.planned = Some(start.steps);
+                }
                 self.trains = Some((Instant::now(), self.history.step()));
                 Ok(())
             }
             Event::Step(_) if self.due.is_none_or(|due| Instant::now() >= due) => {
                 self.write(RUNNING, Verdict::Note, Some(REFRESH))
             }
+            Event::Resume { step, .. } => {
+                self.trains = self.trains.map(|(begun, _)| (begun, *step));
+                if let Some(log) = self.step.as_ref().and_then(|part| part.log.as_ref()) {
+                    // Steps that cannot be read are not drawn.
+                    let planned = self.history.planned;
+                    self.history = History::read(log, *step).unwrap_or_default();
+                    self.history.planned = planned;
+                }
+                Ok(())
+            }
+            Event::Interrupted { .. } | Event::End { .. } if self.step.is_some() => Ok(()),
             Event::Interrupted { .. } => self.write("interrupted", Verdict::Note, None),
             Event::End { .. } => self.write("complete", Verdict::Pass, None),
             _ => Ok(()),
@@ -139,7 +179,7 @@ impl Drop for Live {
     /// A run that ends in an error leaves a page that says so.
     fn drop(&mut self) {
         let page = fs::read_to_string(&self.path).unwrap_or_default();
-        if self.due.is_some() && page.contains("http-equiv=\"refresh\"") {
+        if self.due.is_some() && self.step.is_none() && page.contains("http-equiv=\"refresh\"") {
             let _ = self.write("ended before it was complete", Verdict::Fail, None);
         }
     }

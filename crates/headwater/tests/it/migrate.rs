@@ -331,6 +331,51 @@ impl Watcher for StopsAt<'_> {
     }
 }
 
+/// Reads the page after the first step of each run.
+struct Reads<'a>(&'a Path, Vec<String>, bool);
+
+impl Observer for Reads<'_> {
+    fn event(&mut self, event: &Event) -> headwater::runtime::Result<()> {
+        match event {
+            Event::Start(_) => self.2 = true,
+            Event::Step(_) if std::mem::take(&mut self.2) => {
+                self.1.push(std::fs::read_to_string(self.0.join("report.html")).unwrap());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Watcher for Reads<'_> {
+    fn begin(&mut self, _: usize, _: &str) {}
+    fn end(&mut self, _: usize, _: &Section) {}
+    fn training(&mut self) -> &mut dyn Observer {
+        self
+    }
+}
+
+#[test]
+fn the_page_shows_a_run_while_it_goes_on() {
+    let settings = recorded(3, |job| job).replace("level = \"O0\"", "level = \"O2\"");
+    let (dir, out) = (job(&settings), tempfile::tempdir().unwrap());
+    let mut reads = Reads(out.path(), Vec::new(), false);
+    run_into(dir.path(), out.path(), Begin::Anew, &mut reads, &AtomicBool::new(false));
+    let Reads(_, pages, _) = reads;
+    assert_eq!(pages.len(), 2, "two runs");
+    for (page, (number, title)) in pages.iter().zip([(5, "Training against"), (7, "Mixed precision")]) {
+        let section = page.split("<section ").last().unwrap();
+        let head = format!("<span class=\"number\">{number}</span>{title}");
+        assert!(section.contains(&head) && section.contains("note\">running</span>"), "{section}");
+        assert!(section.contains("running: step 1 of 3") && section.contains(" remain<"), "{section}");
+        assert!(section.contains("<figcaption>Loss</figcaption>"), "{section}");
+        assert_eq!(page.matches("<section ").count(), number, "the steps before are there too");
+        assert!(page.contains("data-refresh=\"10\""));
+    }
+    let last = std::fs::read_to_string(out.path().join("report.html")).unwrap();
+    assert!(!last.contains(">running<") && !last.contains("data-refresh=\"10\""));
+}
+
 #[test]
 fn an_interrupted_migration_goes_on_and_ends_as_an_undisturbed_one() {
     let settings = recorded(8, |job| job).replace("level = \"O0\"", "level = \"O2\"");
