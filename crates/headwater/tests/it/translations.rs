@@ -89,6 +89,7 @@ fn chinese_pages_follow_the_english_ones() {
         ("docs/data.md", "docs/zh-CN/data.md"),
         ("docs/errors.md", "docs/zh-CN/errors.md"),
         ("docs/first-hour.md", "docs/zh-CN/first-hour.md"),
+        ("docs/following.md", "docs/zh-CN/following.md"),
         ("docs/mixed-precision.md", "docs/zh-CN/mixed-precision.md"),
         ("docs/proof.md", "docs/zh-CN/proof.md"),
         ("docs/python.md", "docs/zh-CN/python.md"),
