@@ -17,7 +17,8 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from . import lifting
-from .training import RANDOM, loss_of
+from .masks import RANDOM, refusal
+from .training import loss_of
 from .truth import CONTROL, GivenGraph, evaluate
 
 EPSILON = 2.0**-53  # of float64: the largest relative error of a rounding
@@ -167,7 +168,7 @@ def values(module, args, run=None):
         if loss.requires_grad:
             loss.backward()
     if not torch.equal(random_state, torch.get_rng_state()):
-        raise ValueError(RANDOM)
+        raise ValueError(refusal())
     found = {f"output.{i}": output for i, output in enumerate(outputs)}
     found |= {f"grad.{name}": p.grad for name, p in lifted.trainable() if p.grad is not None}
     found |= {f"state.{name}": tensor for name, tensor in lifting.state(lifted.module)}

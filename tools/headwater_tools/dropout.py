@@ -1,5 +1,5 @@
-"""Dropout as the identity: two programs that draw different random numbers cannot be compared, so that what is recorded is
-the model without its dropout. Everything else is in training mode, batch norm's statistics too.
+"""Dropout as the identity and random masks as their means: two programs that draw different random numbers cannot be compared, so
+that what is recorded is the model without them. Everything else is in training mode, batch norm's statistics too.
 """
 
 import inspect
@@ -7,6 +7,8 @@ import inspect
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
+
+from .masks import Means
 
 # Functions that return their input when nothing is dropped.
 IDENTITY = {
@@ -23,11 +25,12 @@ RATES = ("dropout_p", "dropout")
 
 
 class WithoutDropout(TorchFunctionMode):
-    """While it is entered, every dropout of a module is the identity. `count` says how many calls that changed."""
+    """While it is entered, every dropout of a module is the identity, and every random mask its mean. `count` says how many calls
+    of dropout that changed."""
 
     def __init__(self):
         super().__init__()
-        self.count = 0
+        self.count, self.means = 0, Means()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -46,6 +49,10 @@ class WithoutDropout(TorchFunctionMode):
         elif getattr(func, "__name__", "") in RECURRENT:
             packed = torch.is_tensor(args[1]) and not args[1].is_floating_point()
             args = self.zero(args, kwargs, 6 if packed else 5)
+        else:
+            found = self.means.call(func, getattr(func, "__name__", ""), args, kwargs)
+            if found is not NotImplemented:
+                return found
         return func(*args, **kwargs)
 
     def zero(self, args, kwargs, position):

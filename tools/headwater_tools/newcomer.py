@@ -1,6 +1,6 @@
 """Small files as a newcomer brings them, for Headwater's tests: `python -m headwater_tools.newcomer FOLDER`.
 
-Models of a table and of images with masks, and models that are exported the wrong way.
+Models of a table and of images with masks, models that are exported the wrong way, and one with stochastic depth.
 """
 
 import sys
@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import export, exporter
+from . import Optimizer, export, exporter, record
+from .recorder import save
 
 
 class Loss(nn.Module):
@@ -58,6 +59,43 @@ class Segment(nn.Module):
         return F.cross_entropy(logits, mask, ignore_index=255), logits
 
 
+class Depth(nn.Module):
+    """Stochastic depth as timm, transformers and torchvision write it, and masks by comparison."""
+
+    def __init__(self):
+        from timm.layers import DropPath
+        from torchvision.ops import StochasticDepth
+        from transformers.models.convnext.modeling_convnext import ConvNextDropPath
+
+        super().__init__()
+        self.drops = nn.ModuleList([DropPath(0.1), ConvNextDropPath(0.2), StochasticDepth(0.3, "row")])
+        self.bodies = nn.ModuleList([nn.Linear(6, 6) for _ in self.drops])
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x, labels):
+        for body, drop in zip(self.bodies, self.drops):
+            x = x + drop(body(x).tanh())
+        x = x * (torch.rand_like(x) > 0.1) / 0.9
+        x = x.masked_fill(torch.rand(x.shape[0], 1) < 0.05, 0.0)
+        logits = self.head(x)
+        return F.cross_entropy(logits, labels), logits
+
+
+def depth(folder):
+    torch.manual_seed(0)
+    module, batch = Depth().train(), torch.export.Dim("batch", min=1)
+    x = torch.randn(200, 6)
+    labels = (x[:, 0] * x[:, 1] > 0).long()
+    save({"x": x[:160], "labels": labels[:160]}, folder / "depth.train.safetensors", {})
+    save({"x": x[160:], "labels": labels[160:]}, folder / "depth.eval.safetensors", {})
+    example = x[:8], labels[:8]
+    export(module, example, folder / "depth.pt2", dynamic_shapes={"x": {0: batch}, "labels": {0: batch}}, compress=True)
+    record(
+        module, example, folder / "depth.golden.safetensors", data=folder / "depth.train.safetensors", steps=40, batch=16,
+        eval=folder / "depth.eval.safetensors", optimizer=Optimizer("AdamW", lr=1e-2), intermediates="all",
+    )  # fmt: skip
+
+
 def archives(folder):
     torch.manual_seed(0)
     batch = torch.export.Dim("batch", min=1)
@@ -84,3 +122,4 @@ if __name__ == "__main__":
     place = Path(sys.argv[1])
     place.mkdir(parents=True, exist_ok=True)
     archives(place)
+    depth(place)

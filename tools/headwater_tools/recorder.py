@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from . import data as samples
 from .agreement import ExportWarning, agree
+from .dropout import WithoutDropout
 from .training import AdamW, Optimizer, loss_of, train
 from .truth import ATEN, LiftedGraph, by_definition, evaluate
 
@@ -29,7 +30,7 @@ def record(
 
     The archive is read back and evaluated on `args` with every floating-point dtype lifted to float64: outputs, the
     gradient of output 0 for every trainable parameter, and the new values of buffers that the graph writes. Dropout is the
-    identity in all that is recorded.
+    identity in all that is recorded, and random masks, such as those of stochastic depth, are their means.
 
     data: the file of samples that the job will train on. The module itself, in the dtype of its weights, is trained as
         Headwater will train it: `steps` or `epochs`, batches of `batch` samples (default: as many as `args` have) in the order
@@ -53,7 +54,7 @@ def record(
     golden states that it does.
 
     Returns the float64 `Truth`. Raises ModuleDiffers, a ValueError, with cause and remedy, when module and archive differ, and
-    ValueError when the model draws random numbers other than dropout's or has nothing to train.
+    ValueError when the model draws random numbers other than dropout's or a mask's, or has nothing to train.
     """
     args, optimizer = samples.arguments(args), optimizer or AdamW()
     if not isinstance(optimizer, Optimizer):
@@ -244,12 +245,12 @@ class Gathered:
 
 
 def evaluate_on(module, samples, batch):
-    """Mean loss over held-out samples, and the accuracy if there is one integer input [batch] and an output [batch, classes]."""
+    """Mean loss over held-out samples, in evaluation mode and with masks as their means, and the accuracy if there is one integer input [batch] and an output [batch, classes]."""
     training = module.training
     module.eval()
     labels = [i for i, t in enumerate(samples) if not t.is_floating_point() and t.ndim == 1]
     total, right, counted = 0.0, 0, False
-    with torch.no_grad():
+    with torch.no_grad(), WithoutDropout():
         for begin in range(0, len(samples[0]), batch):
             args = tuple(t[begin : begin + batch] for t in samples)
             outputs, n = module(*args), len(args[0])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .dropout import WithoutDropout
+from .masks import RANDOM, refusal
 
 # Arguments of torch.optim's classes that choose an implementation and change no number.
 HOW = {"params", "foreach", "capturable", "differentiable", "fused"}
@@ -205,7 +206,7 @@ def train(module, batches, settings=None, steps=None):
     """Trains a copy of `module` on `batches`, argument tuples with a length, one step each or as many as are accumulated. Returns
     the `Curve`.
 
-    Dropout is the identity. `steps` is the length of the whole run, where `batches` are only its beginning.
+    Dropout is the identity, a random mask its mean. `steps` is the length of the whole run, where `batches` are only its beginning.
     Raises ValueError when the module draws other random numbers.
     """
     settings = settings or AdamW()
@@ -223,7 +224,7 @@ def train(module, batches, settings=None, steps=None):
         optimizer.zero_grad()
         mean = 0.0
         for micro in range(together):
-            with torch.autocast("cpu", dtype=low, enabled=bool(low)), WithoutDropout():
+            with torch.autocast("cpu", dtype=low, enabled=bool(low)), WithoutDropout() as without:
                 loss = loss_of(run(module, batches, step * together + micro, next(rest)))
             (loss / together).backward()
             mean += loss.item() / together
@@ -235,7 +236,7 @@ def train(module, batches, settings=None, steps=None):
         curve.lr.append(rate)
         curve.norm.append(norm.item())
     if not torch.equal(random_state, torch.get_rng_state()):
-        raise ValueError(RANDOM)
+        raise ValueError(refusal(", ".join(dict.fromkeys(without.means.others))))
     return curve
 
 
@@ -244,14 +245,12 @@ def run(module, batches, number, args):
     try:
         return module(*args)
     except Exception as error:
+        if RANDOM in str(error):
+            raise
         where = f": {batches.blame(module, number, error)}" if hasattr(batches, "blame") else ""
         raise ValueError(f"forward fails on batch {number}{where}: {error}") from error
 
 
-RANDOM = (
-    "the model draws random numbers that are not dropout's, so that two runs of it cannot be compared: draw them outside and "
-    "feed them as an input"
-)
 WRAPPER = """wrap the model, so that forward takes the data's tensors and returns the loss first:
 
     class Training(torch.nn.Module):  # of a module that returns logits

@@ -5,6 +5,7 @@ float32 model are its constants, such as weights and masks filled with the most 
 """
 
 import contextlib
+import re
 from dataclasses import dataclass, field
 
 import torch
@@ -13,7 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from .dropout import silenced
-from .training import RANDOM, loss_of
+from .masks import Means, refusal
+from .training import loss_of
 
 LIFTED = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64, torch.complex64: torch.complex128}
 ATEN = torch.ops.aten
@@ -33,7 +35,7 @@ class Truth:
     parameters: dict = field(default_factory=dict)  # after the step, those that the graph writes
     nodes: dict = field(default_factory=dict)
     unreached: list = field(default_factory=list)  # trainable parameters that the loss does not depend on
-    dropouts: int = 0  # dropout operators in the graph, which are the identity here
+    dropouts: int = 0  # operators in the graph that are the identity here, dropout, or random masks, which are their means
     tied: dict = field(default_factory=dict)  # other names of a parameter -> the name its gradient has
 
 
@@ -96,6 +98,17 @@ def with_epsilon(dtype, args, kwargs):
     return (*args[:3], eps) if len(args) > 3 else args, kwargs if len(args) > 3 else {**kwargs, "eps": eps}
 
 
+def place(node):
+    """Where a node of an exported graph comes from: the module and the line of Python, as far as the graph knows them."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").strip().splitlines()]
+    line = next((line for line in reversed(lines) if line.startswith("File ")), "")
+    found = re.match(r'File "(.*)", line (\d+)', line)
+    at = f"{found[1].rsplit('/', 1)[-1]}:{found[2]}" if found else ""
+    return "".join([f" in `{path}`" if path else "", f" ({at})" if at else ""])
+
+
 class GivenGraph(torch.fx.Interpreter):
     """Runs a graph as it is and keeps the values of the nodes that `keep` selects."""
 
@@ -109,12 +122,13 @@ class GivenGraph(torch.fx.Interpreter):
         super().__init__(graph_module)
         self.keep = keep
         self.kept = {}
-        self.dropouts = 0
+        self.dropouts, self.means, self.node = 0, Means(), None
 
     def run_node(self, node):
+        self.node = node
         value = super().run_node(node)
         number = torch.is_tensor(value) and (value.is_floating_point() or value.is_complex())
-        if node.op == "call_function" and number and self.keep(node, value):
+        if node.op == "call_function" and number and self.keep(node, value) and not self.means.unknown(value):
             self.kept[node.name] = value.detach().clone()
         return value
 
@@ -145,11 +159,19 @@ class GivenGraph(torch.fx.Interpreter):
         self.dropouts += drops
         if target is ATEN._scaled_dot_product_flash_attention_for_cpu.default:
             return fused_attention(*args, **kwargs)
+        if isinstance(target, torch._ops.OpOverload):
+            name = target._schema.name.split("::")[-1]
+            found = self.means.call(target, name, args, kwargs, place(self.node))
+            if found is not NotImplemented:
+                return found
+            if torch.Tag.nondeterministic_seeded in target.tags and not drops and "dropout" not in name and "attention" not in name:
+                self.means.others.append(f"`{name}`{place(self.node)}")
         return super().call_function(target, args, kwargs)
 
     def inner(self, graph_module, inputs):
         """Results of a sub-graph."""
         inner = type(self)(graph_module)
+        inner.means = self.means
         results = inner.run(*inputs)
         self.dropouts += inner.dropouts
         return results
@@ -214,8 +236,8 @@ def evaluate(program, args, keep=lambda node, value: False, graph=LiftedGraph, k
 
     `args` are the inputs of the exported module; `keep(node, value)` selects the intermediate values to return. `known` are pairs of
     a constant and the parameter that takes its place.
-    Dropout is the identity. Raises ValueError when the program draws other random numbers: what it computes then is not one
-    truth.
+    Dropout is the identity, and a random mask is its mean. Raises ValueError when the program draws other random numbers: what it
+    computes then is not one truth.
     """
     truth, values, parameters, buffers, storages = Truth(), [], {}, {}, {}
     inputs = iter(pytree.tree_leaves(tuple(args)))
@@ -246,8 +268,8 @@ def evaluate(program, args, keep=lambda node, value: False, graph=LiftedGraph, k
     with graph.context(), by_definition():
         results = interpreter.run(*values)
     if not torch.equal(random_state, torch.get_rng_state()):
-        raise ValueError(RANDOM)
-    truth.dropouts = interpreter.dropouts
+        raise ValueError(refusal(", ".join(dict.fromkeys(interpreter.means.others))))
+    truth.dropouts = interpreter.dropouts + interpreter.means.count
 
     # The training form writes to a buffer in place (batch_norm without counting the version up), the functional form
     # returns its new value.

@@ -136,9 +136,9 @@ def test_other_random_numbers_are_refused(tmp_path):
 
     args = (torch.randn(1, 4),)
     export(Noisy(), args, tmp_path / "m.pt2")
-    with pytest.raises(ValueError, match="random numbers that are not dropout"):
+    with pytest.raises(ValueError, match="random numbers that are neither dropout"):
         record(Noisy(), args, tmp_path / "m.golden.safetensors")
-    with pytest.raises(ValueError, match="random numbers that are not dropout"):
+    with pytest.raises(ValueError, match="random numbers that are neither dropout"):
         train(Noisy(), [args])
 
 

@@ -28,8 +28,8 @@ pub struct Model {
     pub program: Program,
     /// Operators it is imported with.
     pub registry: Registry,
-    /// True if dropout is the identity in bound graphs, as in the runs that PyTorch recorded to compare
-    /// with.
+    /// True if dropout is the identity in bound graphs, and random masks their means, as in the runs that
+    /// PyTorch recorded to compare with.
     pub without_dropout: bool,
 }
 
@@ -46,9 +46,39 @@ pub struct BoundModel {
     pub sizes: BTreeMap<String, i64>,
     /// Notes on things that were dropped or assumed.
     pub notes: Vec<Note>,
-    /// Nodes whose dropout was turned off.
-    pub dropouts_off: usize,
+    /// What was made deterministic.
+    pub silenced: Silenced,
     stored: HashMap<String, StoredTensor>,
+}
+
+/// What a graph draws at random, made what it is on average: two programs draw different numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Silenced {
+    /// Nodes whose dropout is the identity.
+    pub dropouts: usize,
+    /// Random masks that are their means.
+    pub masks: usize,
+}
+
+impl Silenced {
+    /// Makes a graph so.
+    pub fn make(graph: &mut Graph) -> Silenced {
+        Silenced { dropouts: pass::without_dropout(graph), masks: pass::masks_as_means(graph) }
+    }
+
+    /// True if nothing was changed.
+    pub fn is_empty(self) -> bool {
+        self == Silenced::default()
+    }
+
+    /// How what is compared was computed.
+    pub fn text(self) -> &'static str {
+        match self {
+            Silenced { masks: 0, .. } => "with dropout as the identity",
+            Silenced { dropouts: 0, .. } => "with random masks as their means",
+            _ => "with dropout as the identity and random masks as their means",
+        }
+    }
 }
 
 impl Model {
@@ -93,14 +123,15 @@ impl Model {
             .with_context(|| format!("cannot import {}", self.path.display()))?;
         let inputs = imported.graph.inputs.iter().zip(imported.stored);
         let stored = inputs.filter_map(|(i, s)| Some((i.name.clone(), s?))).collect();
-        let dropouts_off = if without_dropout { pass::without_dropout(&mut imported.graph) } else { 0 };
+        let silenced =
+            if without_dropout { Silenced::make(&mut imported.graph) } else { Silenced::default() };
         Ok(BoundModel {
             graph: imported.graph,
             names: imported.values,
             positions: self.program.inputs().iter().map(|i| i.position).collect(),
             sizes: imported.sizes,
             notes: imported.notes,
-            dropouts_off,
+            silenced,
             stored,
         })
     }

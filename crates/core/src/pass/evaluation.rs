@@ -1,6 +1,6 @@
 //! The evaluation form of a graph exported in training mode, as `module.eval()` would have made it. It has no
-//! dropout, running statistics instead of the batch's, and mutates nothing. Runs on the graph as imported,
-//! before decomposition.
+//! dropout, no random masks, running statistics instead of the batch's, and mutates nothing. Runs on the
+//! graph as imported, before decomposition.
 
 use super::rebuild::{rebuild, same};
 use crate::attr::{Attr, Attrs};
@@ -9,13 +9,15 @@ use crate::graph::{Graph, Node, OutputRole};
 
 /// Rewrites every operator that behaves differently in training, and drops all outputs but the user's.
 ///
-/// Random numbers that the model draws itself, and Python branches on `self.training`, are in the graph as
-/// they were traced and stay.
+/// Masks that the model draws are their means, which is what `module.eval()` makes of stochastic depth. Other
+/// random numbers, and Python branches on `self.training`, are in the graph as they were traced and stay.
 ///
 /// # Errors
 /// Refusals of the type rules: none for an exported model.
 pub fn evaluation(graph: &Graph) -> Result<Graph> {
-    let mut graph = rebuild(graph, same, |b, node, operands| b.apply(node.op, operands, evaluating(node)))?;
+    let mut still = graph.clone();
+    super::masks_as_means(&mut still);
+    let mut graph = rebuild(&still, same, |b, node, operands| b.apply(node.op, operands, evaluating(node)))?;
     graph.outputs.retain(|o| o.role == OutputRole::User);
     Ok(graph)
 }
@@ -24,7 +26,7 @@ pub fn evaluation(graph: &Graph) -> Result<Graph> {
 /// training. Batch norm uses the batch's statistics and counts. Values keep their ids. Returns the number of
 /// nodes changed.
 ///
-/// Numbers drawn otherwise, such as by `bernoulli`, stay random.
+/// Numbers drawn otherwise stay random; those that are masks are `masks_as_means`' subject.
 pub fn without_dropout(graph: &mut Graph) -> usize {
     let mut changed = 0;
     for node in &mut graph.nodes {

@@ -3,15 +3,15 @@
 
 use super::{Found, Job};
 use crate::check::{self, CheckReport, Compared, check};
+use crate::core::DType;
 use crate::core::device::Device;
 use crate::core::pass::precision::PrecisionSettings;
-use crate::core::{DType, pass};
 use crate::devices;
 use crate::golden::{Golden, Kind};
 use crate::import::Dims;
 use crate::inspect::{inspect, tables};
 use crate::machine::Machine;
-use crate::model::{BoundModel, Model};
+use crate::model::{BoundModel, Model, Silenced};
 use crate::report::{Block, Chart, Series, Table, Verdict, facts, text};
 use crate::runtime::Dataset;
 use crate::runtime::session::Training;
@@ -24,8 +24,8 @@ pub(super) struct Opened {
     pub(super) golden: Option<Golden>,
     /// Why the golden is not of this archive, if it is of another.
     foreign: Option<String>,
-    /// Nodes that drop out in training.
-    pub(super) dropouts: usize,
+    /// What is random in training.
+    pub(super) silenced: Silenced,
 }
 
 impl Opened {
@@ -92,7 +92,7 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     let golden = job.golden.as_deref().map(Golden::read).transpose()?;
     let foreign = golden.as_ref().map(|g| g.of_another(&job.export)).transpose()?.flatten();
     let bound = sized(job, &model)?;
-    let dropouts = pass::without_dropout(&mut bound.graph.clone());
+    let silenced = Silenced::make(&mut bound.graph.clone());
     // The budget is for the precision that is trained in, which training keeps or refuses by itself.
     let settings = Training {
         memory_budget: None,
@@ -155,7 +155,7 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     );
     let series = vec![Series::new("activations, temporary gradients and workspace", points)];
     let chart = Chart::new(&title, "step of the plan: forward, then backward", "MiB", series).filled(true);
-    Ok((Opened { model, golden, foreign, dropouts }, out.with(Block::Chart(chart))))
+    Ok((Opened { model, golden, foreign, silenced }, out.with(Block::Chart(chart))))
 }
 
 /// The model in the sizes of the job: those of its data, where the model leaves some open.
@@ -200,9 +200,9 @@ pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(C
             "{} values agree{}; largest relative error {} in {f64}, {} in f32",
             kinds.iter().map(|&k| reports[0].of(k).count()).sum::<usize>(),
             if golden.without_dropout() {
-                " with dropout as the identity, as PyTorch recorded them"
+                format!(" {}, as PyTorch recorded them", opened.silenced.text())
             } else {
-                ""
+                String::new()
             },
             text::error(worst(&reports[0])),
             text::error(worst(&reports[1])),

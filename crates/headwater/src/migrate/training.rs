@@ -217,12 +217,12 @@ pub(super) fn training(
         }
         Some(c) => {
             series.push(line("PyTorch, f32, recorded", &c.loss).stroke(Stroke::Wide));
-            let mut how = "";
+            let mut how = String::new();
             let count = CURVE_STEPS.min(c.loss.len()).min(steps);
-            if opened.dropouts > 0 && opened.golden.as_ref().is_some_and(Golden::without_dropout) {
-                how = " with dropout as the identity, in a run of their own,";
+            if !opened.silenced.is_empty() && opened.golden.as_ref().is_some_and(Golden::without_dropout) {
+                how = format!(" {}, in a run of their own,", opened.silenced.text());
                 let proof = without_dropout(&mut opened, job.train.clone(), count, frame)?;
-                series.push(line("Headwater, f32, without dropout", &proof));
+                series.push(line(&format!("Headwater, f32, {}", opened.silenced.text()), &proof));
                 compared = again.insert(proof);
             }
             let (at, distance) = crate::curve::worst(compared, &c.loss, CURVE_STEPS);

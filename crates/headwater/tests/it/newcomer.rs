@@ -1,5 +1,6 @@
 //! Files and wishes of somebody who begins: models exported the wrong way, weights that are none, masks
-//! beside images. `python -m headwater_tools.newcomer crates/headwater/tests/newcomer` made the files.
+//! beside images, stochastic depth. `python -m headwater_tools.newcomer crates/headwater/tests/newcomer` made
+//! the files.
 
 use headwater::core::{DType, Tensor};
 use headwater::tensors::TensorFile;
@@ -260,4 +261,32 @@ fn shells_and_manuals_know_the_commands() {
     let (_, shown, _) = headwater(&["--version"]);
     assert!(shown.starts_with(&format!("headwater {}", env!("CARGO_PKG_VERSION"))), "{shown}");
     assert_eq!(&shown["headwater ".len()..], headwater::report::facts::version());
+}
+
+#[test]
+fn stochastic_depth_is_compared_as_its_mean() {
+    let (dir, newcomer) =
+        (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/newcomer"));
+    for end in ["pt2", "golden.safetensors", "train.safetensors", "eval.safetensors"] {
+        std::fs::copy(newcomer.join(format!("depth.{end}")), dir.path().join(format!("depth.{end}")))
+            .unwrap();
+    }
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    // Every node is compared, the means of three libraries' masks among them.
+    let found = json(&["check", &path("depth.pt2"), &path("depth.golden.safetensors")]);
+    let compared = found["compared"].as_array().unwrap();
+    let masks = ["bernoulli_", "floor", "bernoulli__1", "masked_fill", "mul_3"];
+    assert!(masks.iter().all(|name| compared.iter().any(|c| c["name"] == *name)), "{found}");
+    assert!(
+        compared.iter().all(|c| c["verdict"] == "proved" && c["error"].as_f64().unwrap() < 1e-14),
+        "{found}"
+    );
+    assert_eq!(headwater(&["migrate", "--new", &path("depth.pt2"), dir.path().to_str().unwrap()]).0, 0);
+    let (status, shown, said) = headwater(&["migrate", dir.path().to_str().unwrap(), "--out", &path("out")]);
+    let how = "over the first 40 steps with random masks as their means, in a run of their own, the loss is at most";
+    assert!(status == 0 && (shown.contains(how) || said.contains(how)), "{shown} {said}");
+    // Evaluation draws nothing.
+    let eval =
+        || json(&["eval", &path("depth.pt2"), "--data", &path("depth.eval.safetensors")])["loss"].clone();
+    assert_eq!(eval(), eval());
 }
