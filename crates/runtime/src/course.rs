@@ -109,7 +109,7 @@ mod tests {
 
     fn at(step: u64, loss: f64) -> Evaluation {
         let scores = Scores { samples: 8, loss, accuracy: Some(1.0 - loss), ..Scores::default() };
-        Evaluation { step, scores, left_out: 0, seconds: 0.0 }
+        Evaluation { step, scores, left_out: 0, seconds: 0.0, by_batch: Default::default() }
     }
 
     fn factors(losses: &[f64], shape: &Shape, metric: Metric, lr: f64) -> Vec<f64> {

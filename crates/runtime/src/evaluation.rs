@@ -1,6 +1,6 @@
 //! The result of an evaluation.
 
-use crate::score::Scores;
+use crate::score::{ByBatch, Scores};
 use serde::{Deserialize, Serialize};
 
 /// An evaluation on held-out data.
@@ -15,6 +15,9 @@ pub struct Evaluation {
     pub left_out: usize,
     /// Seconds it took.
     pub seconds: f64,
+    /// The batches it was made of, for comparisons with another; none in one that was read.
+    #[serde(skip)]
+    pub by_batch: ByBatch,
 }
 
 impl Evaluation {

@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_recorded_run_that_ends_elsewhere_is_told_in_samples() {
         let scores = Scores { loss: 0.5, accuracy: Some(0.95), samples: 400, ..Scores::default() };
-        let ours = Evaluation { step: 9, scores, left_out: 0, seconds: 0.0 };
+        let ours = Evaluation { step: 9, scores, left_out: 0, seconds: 0.0, by_batch: Default::default() };
         let said = |accuracy, loss| apart(&ours, accuracy, loss).unwrap_or_default();
         assert_eq!(said(Some(0.95), Some(0.50001)), "");
         assert_eq!(said(None, None), "");

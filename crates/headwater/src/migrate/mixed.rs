@@ -1,15 +1,15 @@
 //! The step that trains the job once more in mixed precision, and says whether that cost accuracy.
 
+use super::chance::{Says, Side, judge};
 use super::training::{Frame, Places, Ran, Trained, run};
 use super::{Found, Job, Watcher};
+use crate::core::DType;
 use crate::core::pass::precision::{Level, Properties};
+use crate::core::target::Target;
 use crate::report::{Block, Chart, Series, Stroke, Table, scores, text};
-use crate::runtime::score::{Metric, Scores};
+use crate::runtime::score::Metric;
 use crate::runtime::trainer::Summary;
 use anyhow::Result;
-
-/// Largest relative increase of the loss, where there is no accuracy to judge by.
-const LOSS_LIMIT: f64 = 0.01;
 
 /// Medians of steps that differ by less are equal: runs of the same program differ by some percent.
 const SLOWER: f64 = 1.05;
@@ -44,8 +44,10 @@ pub(super) fn mixed(
     let Ran { summary, note, held, .. } = ran;
     let (history, lost) = (&note.history, note.history.underflow());
     let (skipped, losses, plain_losses) = (history.skipped(), history.losses(), trained.history.losses());
-    let side = |summary, losses| Side { summary, tail: tail(losses) };
-    let verdict = judge(&side(&trained.summary, &plain_losses), &side(&summary, &losses));
+    let verdict = judge(
+        &Side { evaluation: trained.summary.evaluation.as_ref(), losses: &plain_losses },
+        &Side { evaluation: summary.evaluation.as_ref(), losses: &losses },
+    );
     let mut table = Table::new("Both runs", &["what", &format!(">{plain}"), &format!(">{chosen}")]);
     for metric in Metric::ALL {
         let of = |s: &Summary| Some(scores::shown(metric, metric.of(&s.evaluation.as_ref()?.scores)?));
@@ -79,10 +81,12 @@ pub(super) fn mixed(
     let slower = slower(&plain, trained.history.speed().0, history.speed().0);
     let found = format!("{chosen}: {}; {skips}{slower}", verdict.text);
     let curves = chart("Loss of each step in both precisions", "loss", curves).log(true);
-    let next = "name what must stay in f32 (`headwater train --amp auto` chooses it by measuring), take O1 in place of O2 or \
-                O3, or bf16 in place of f16";
-    let mut found = Found::new(!verdict.cost, found)
-        .next(next)
+    let found = match verdict.says {
+        Says::NoCost => Found::new(true, found),
+        Says::Unclear => Found::note(found),
+        Says::Cost => Found::new(false, found).next(advice(&low, frame.device.target())),
+    };
+    let mut found = found
         .value("level", job.amp.level.to_string())
         .value("dtype", low.dtype.to_string())
         .value("loss", summary.evaluation.as_ref().map(|e| e.scores.loss))
@@ -127,73 +131,22 @@ fn tail(losses: &[f64]) -> f64 {
     last.iter().sum::<f64>() / last.len() as f64
 }
 
-/// One of two runs that are compared.
-struct Side<'a> {
-    summary: &'a Summary,
-    /// Mean loss over its last tenth.
-    tail: f64,
-}
-
-struct Judged {
-    cost: bool,
-    text: String,
-}
-
-/// Judges whether the second run is worse than the first by more than chance: runs that differ in rounding
-/// alone part ways as runs of different seeds do.
-fn judge(plain: &Side, mixed: &Side) -> Judged {
-    let both = |of: &dyn Fn(&Scores) -> Option<f64>| {
-        let of = |s: &Summary| of(&s.evaluation.as_ref()?.scores);
-        Some((of(plain.summary)?, of(mixed.summary)?))
-    };
-    // Shares of samples: tokens and pixels of one sample are not independent, so that their number says
-    // nothing of chance.
-    let by_sample = |s: &Scores| s.accuracy.filter(|_| s.counted == Some(s.samples as u64));
-    if let (Some((a, b)), Some(e)) = (both(&by_sample), &mixed.summary.evaluation) {
-        // Two standard errors of a difference of two shares, and one sample.
-        let n = e.scores.samples as f64;
-        let chance = 2.0 * ((a * (1.0 - a) + b * (1.0 - b)) / n).sqrt() + 1.0 / n;
-        let cost = a - b > chance;
-        let word = if cost { "it COSTS accuracy" } else { "no loss of accuracy beyond chance" };
-        let text = format!(
-            "{word}: {b:.4} on {} held-out samples, {a:.4} in full precision; a difference of up to {chance:.4} is chance",
-            e.scores.samples
-        );
-        return Judged { cost, text };
+/// Ways out of a cost that there are at a level.
+fn advice(low: &Properties, target: &Target) -> String {
+    let mut ways = vec!["name what must stay in f32 (`headwater train --amp auto` chooses it by measuring)"];
+    if matches!(low.level, Level::O2 | Level::O3) {
+        ways.push("take O1");
     }
-    let (what, (a, b)) = match both(&|s| Some(s.loss)) {
-        Some(losses) => ("held-out loss", losses),
-        None => ("mean loss over the last tenth of the run", (plain.tail, mixed.tail)),
-    };
-    // A NaN is no loss to be within anything.
-    let within = b - a <= LOSS_LIMIT * a.abs();
-    let word = if within { "no cost" } else { "it COSTS loss" };
-    let text = format!("{word}: {what} {b:.4}, {a:.4} in full precision; {} is allowed", 1.0 + LOSS_LIMIT);
-    Judged { cost: !within, text }
+    if low.dtype == DType::F16 && target.low_dtypes().any(|dtype| dtype == DType::BF16) {
+        ways.push("take bf16");
+    }
+    ways.push("or train longer: of few steps, runs of two seeds differ as much");
+    ways.join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::trainer::Evaluation;
-
-    fn side(summary: &Summary) -> Side<'_> {
-        Side { summary, tail: tail(&summary.losses) }
-    }
-
-    fn run(accuracy: Option<f64>, loss: f64, held_out: bool) -> Summary {
-        let counted = accuracy.map(|_| 400);
-        let scores = Scores { samples: 400, loss, accuracy, counted, ..Scores::default() };
-        let evaluation = Evaluation { step: 9, scores, left_out: 0, seconds: 0.0 };
-        Summary {
-            step: 20,
-            complete: true,
-            losses: vec![loss; 20],
-            updates: 20,
-            evaluation: held_out.then_some(evaluation),
-            best: None,
-        }
-    }
 
     #[test]
     fn a_slower_second_run_is_told() {
@@ -206,26 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_knows_chance_from_cost() {
-        let cost = |a: &Summary, b: &Summary| judge(&side(a), &side(b)).cost;
-        let at = |a| run(Some(a), 1.0, true);
-        // Two standard errors around 0.95 and 400 samples are 3 points.
-        assert!(!cost(&at(0.95), &at(0.93)));
-        assert!(cost(&at(0.95), &at(0.90)));
-        assert!(!cost(&at(0.90), &at(0.95)), "better is no cost");
-        assert!(!cost(&at(1.0), &at(1.0 - 1.0 / 400.0)) && cost(&at(1.0), &at(0.97)));
-        for held_out in [true, false] {
-            let by = |l| run(None, l, held_out);
-            assert!(!cost(&by(2.0), &by(2.01)));
-            assert!(cost(&by(2.0), &by(2.03)) && cost(&by(2.0), &by(f64::NAN)));
-        }
-        assert!(judge(&side(&at(0.95)), &side(&at(0.9))).text.contains("COSTS accuracy: 0.9000 on 400"));
-        // Runs on tokens, more than samples, are compared by their losses.
-        let tokens = |a: f64| {
-            let mut run = at(a);
-            run.evaluation.as_mut().unwrap().scores.counted = Some(400 * 64);
-            run
-        };
-        assert!(judge(&side(&tokens(0.95)), &side(&tokens(0.9))).text.starts_with("no cost: held-out loss"));
+    fn advice_fits_the_level() {
+        let cpu = headwater_cpu::Cpu::new(1);
+        let target = crate::core::device::Device::target(&cpu);
+        let of = |level, dtype| advice(&Properties { level, dtype, ..Properties::default() }, target);
+        let plain = of(Level::O1, DType::BF16);
+        assert!(!plain.contains("O1") && !plain.contains("bf16") && plain.contains("--amp auto"), "{plain}");
+        let half = of(Level::O2, DType::F16);
+        assert!(half.contains("take O1") && half.contains("take bf16"), "{half}");
     }
 }

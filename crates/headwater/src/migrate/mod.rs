@@ -2,6 +2,7 @@
 //! keep.
 
 mod bundle;
+mod chance;
 mod comparable;
 mod evaluation;
 mod folder;

@@ -291,7 +291,13 @@ mod tests {
             let by_class = Some(ByClass { f1: 0.5, confusion: vec![vec![1]], ..ByClass::default() });
             let scores =
                 Scores { loss: 1.0 / step as f64, top_k: Some((3, 0.5)), by_class, ..Scores::default() };
-            Event::Evaluation(Evaluation { step, scores, left_out: 0, seconds: 0.0 })
+            Event::Evaluation(Evaluation {
+                step,
+                scores,
+                left_out: 0,
+                seconds: 0.0,
+                by_batch: Default::default(),
+            })
         };
         let mut history = History::default();
         (1..4).for_each(|step| history.add(&at(step)));

@@ -2,11 +2,13 @@
 //! Evaluations while training and `headwater eval` are made of these alike. Knows tensors, and neither files
 //! nor devices.
 
+mod by_batch;
 mod classes;
 mod metric;
 mod numbers;
 mod ranking;
 
+pub use by_batch::{Batch, ByBatch, Paired};
 pub use metric::Metric;
 
 use classes::{CLASSES, Counts, Logits, by_class};
@@ -170,6 +172,8 @@ pub struct Scorer {
     loss: f64,
     /// Samples and loss of each batch.
     batches: Vec<(usize, f64)>,
+    /// Labels counted and right up to each batch, by both ways of counting.
+    counted: Vec<[(u64, u64); 2]>,
     /// By the logits at a label's own place, and by those one token before.
     classes: [Counts; 2],
     numbers: Numbers,
@@ -220,9 +224,9 @@ impl Scorer {
                 inputs.iter().filter(|(_, t)| !t.dtype.is_float()).filter_map(tasks).filter(classes);
             task = fitting.next().filter(|_| fitting.next().is_none());
         }
-        let (samples, loss, batches) = (0, 0.0, Vec::new());
+        let (samples, loss, batches, counted) = (0, 0.0, Vec::new(), Vec::new());
         let (classes, numbers, binary, ranking) = Default::default();
-        Ok(Scorer { task, k, samples, loss, batches, classes, numbers, binary, ranking })
+        Ok(Scorer { task, k, samples, loss, batches, counted, classes, numbers, binary, ranking })
     }
 
     /// The input with the truth, and the position of the output that is measured by it; `None` if the loss is
@@ -292,6 +296,11 @@ impl Scorer {
         self.samples += samples;
         self.loss += loss * samples as f64;
         self.batches.push((samples, loss));
+        self.measure(loss, measured);
+        self.counted.push(self.classes.each_ref().map(|c| (c.counted, c.right)));
+    }
+
+    fn measure(&mut self, loss: f64, measured: Option<Measured>) {
         let (Some(task), Some(Measured { truth, ty, bytes })) = (&self.task, measured) else { return };
         match *task {
             Task::Classes { dim, count: classes, tokens, single, .. } => {
@@ -314,6 +323,23 @@ impl Scorer {
                 }
             }
         }
+    }
+
+    /// The scores of each batch so far.
+    pub fn by_batch(&self) -> ByBatch {
+        let way = match &self.task {
+            Some(Task::Classes { tokens: true, .. }) => self.classes.iter().position(|c| c.fits()),
+            Some(Task::Classes { .. }) => Some(0),
+            _ => None,
+        };
+        let mut before = (0, 0);
+        let each = self.batches.iter().zip(&self.counted).map(|(&(samples, loss), counted)| {
+            let (counted, right) = way.map_or((0, 0), |way| counted[way]);
+            let batch = Batch { samples, loss, counted: counted - before.0, right: right - before.1 };
+            before = (counted, right);
+            batch
+        });
+        ByBatch::new(each.collect())
     }
 
     /// The scores.

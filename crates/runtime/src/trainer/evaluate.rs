@@ -90,6 +90,7 @@ impl Trainer<'_> {
         }
         // A file that was changed ends the batches early.
         data.unchanged()?;
+        let by_batch = scorer.by_batch();
         let scores = scorer.finish();
         let column = scores.labels.as_ref().map(|l| self.config.data.names.get(l).unwrap_or(l).clone());
         let scores = scores.named(column.and_then(|c| data.class_names(&c)));
@@ -100,7 +101,7 @@ impl Trainer<'_> {
             return Err(Error::config("eval.metric", message));
         }
         let (left_out, seconds) = (samples - used, begin.elapsed().as_secs_f64());
-        Ok(Some(Evaluation { step: self.step, scores, left_out, seconds }))
+        Ok(Some(Evaluation { step: self.step, scores, left_out, seconds, by_batch }))
     }
 
     fn evaluation_program(&mut self, shapes: Shapes) -> Result<ProgramId> {

@@ -1,0 +1,314 @@
+//! Judges whether a run in mixed precision is worse than one in full precision by more than chance: runs that
+//! differ in rounding alone part ways as runs of different seeds do.
+//!
+//! Both final models are evaluated on the same held-out batches, and compared batch by batch. What makes a
+//! batch hard is in both and falls out; what remains of the differences has a mean and a standard error.
+
+use crate::runtime::score::Paired;
+use crate::runtime::trainer::Evaluation;
+
+/// Largest relative increase of the loss, and largest decrease of the accuracy, that is no cost in any case.
+const LIMIT: f64 = 0.01;
+
+/// Largest relative increase of the loss that batches may hide, or that an accuracy as good makes up for.
+const MOST: f64 = 0.1;
+
+/// Standard errors that a mean difference must exceed.
+const ERRORS: f64 = 3.0;
+
+/// Fewer batches than these have no standard error that says anything.
+const FEWEST: usize = 8;
+
+/// One of two runs that are compared.
+pub(super) struct Side<'a> {
+    /// Its evaluation on held-out samples.
+    pub evaluation: Option<&'a Evaluation>,
+    /// The losses of its steps.
+    pub losses: &'a [f64],
+}
+
+/// What the comparison says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Says {
+    NoCost,
+    /// It may be chance.
+    Unclear,
+    Cost,
+}
+
+/// A judgement with its sentence.
+pub(super) struct Judged {
+    pub says: Says,
+    pub text: String,
+}
+
+/// Judges the second run by the first.
+pub(super) fn judge(plain: &Side, mixed: &Side) -> Judged {
+    let (Some(a), Some(b)) = (plain.evaluation, mixed.evaluation) else { return by_steps(plain, mixed) };
+    let accuracy = accuracy(a, b);
+    let (what, values) = ("held-out loss", (a.scores.loss, b.scores.loss));
+    let as_good = accuracy.as_ref().is_some_and(|j| j.says == Says::NoCost);
+    let loss = loss(what, values, a.by_batch.loss(&b.by_batch), as_good);
+    match accuracy {
+        // Accuracy first: it is what a classifier is for.
+        Some(accuracy) if accuracy.says < loss.says => {
+            Judged { text: format!("{}; {}", loss.text, accuracy.text), ..loss }
+        }
+        Some(accuracy) if values.1 - values.0 > LIMIT * values.0.abs() => {
+            Judged { text: format!("{}; {}", accuracy.text, loss.text), ..accuracy }
+        }
+        Some(accuracy) => accuracy,
+        None => loss,
+    }
+}
+
+/// Without held-out samples, by the last steps of both runs, whose batches are the same.
+fn by_steps(plain: &Side, mixed: &Side) -> Judged {
+    let all = plain.losses.len().min(mixed.losses.len());
+    let count = all.div_ceil(10).max(FEWEST).min(all);
+    let tail = |losses: &[f64]| losses[losses.len() - count..].to_vec();
+    let (a, b) = (tail(plain.losses), tail(mixed.losses));
+    let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
+    let pairs: Vec<_> = a.iter().zip(&b).map(|(a, b)| (*a, *b, 1.0)).collect();
+    let what = format!("mean loss of the last {count} steps");
+    loss(&what, (mean(&a), mean(&b)), Paired::new(&pairs), false)
+}
+
+/// Judges a loss: `as_good` where an accuracy says that there is no cost.
+fn loss(what: &str, (a, b): (f64, f64), paired: Option<Paired>, as_good: bool) -> Judged {
+    let (difference, count) = (b - a, paired.map_or(0, |p| p.pairs));
+    let values = format!("{what} {b:.4}, {a:.4} in full precision");
+    let judged = |says, word: &str, why: String| Judged { says, text: format!("{word}: {values}; {why}") };
+    let (limit, most) = (LIMIT * a.abs(), MOST * a.abs());
+    if difference <= limit {
+        return judged(Says::NoCost, "no cost", format!("{} is allowed", 1.0 + LIMIT));
+    }
+    // A NaN is no loss to be within anything.
+    if !difference.is_finite() {
+        return judged(Says::Cost, "it COSTS loss", "not finite".into());
+    }
+    let Some(error) = paired.and_then(|p| p.error).filter(|_| count >= FEWEST) else {
+        if as_good && difference <= most {
+            return judged(
+                Says::NoCost,
+                "no cost of accuracy, though of loss",
+                format!("over {count} batches"),
+            );
+        }
+        let why = format!(
+            "{count} batches are too few to tell from chance: hold out more samples, or take a smaller batch, for at least {FEWEST}"
+        );
+        return judged(Says::Unclear, "more loss, of which nothing follows yet", why);
+    };
+    let within = difference <= ERRORS * error;
+    let chance = format!("over {count} batches the difference is {difference:.4} ± {error:.4}");
+    match (within, difference <= most) {
+        (true, true) => judged(Says::NoCost, "no cost beyond chance", chance),
+        (true, false) => {
+            let word = "more loss, though batches differ by so much that it may be chance";
+            judged(Says::Unclear, word, format!("{chance}: hold out more samples"))
+        }
+        (false, true) if as_good => judged(Says::NoCost, "no cost of accuracy, though of loss", chance),
+        (false, _) => {
+            judged(Says::Cost, "it COSTS loss", format!("{chance}, and {} is allowed", 1.0 + LIMIT))
+        }
+    }
+}
+
+/// Judges shares of samples, tokens or pixels that are right; `None` where none were counted.
+fn accuracy(a: &Evaluation, b: &Evaluation) -> Option<Judged> {
+    let (first, second) = (a.scores.accuracy?, b.scores.accuracy?);
+    let paired = a.by_batch.accuracy(&b.by_batch);
+    let error = paired.and_then(|p| p.error.filter(|_| p.pairs >= FEWEST));
+    let single = a.scores.counted == Some(a.scores.samples as u64);
+    // Of few batches, the standard error of a difference of two shares. Tokens and pixels of one sample are
+    // not independent, so that their number says nothing of chance.
+    let of_samples = || {
+        let variance = first * (1.0 - first) + second * (1.0 - second);
+        single.then(|| (variance / a.scores.samples as f64).sqrt())
+    };
+    let error = error.or_else(of_samples);
+    let lost = first - second;
+    let unit = if single { 1.0 / a.scores.samples as f64 } else { 0.0 };
+    let count = a.scores.counted.unwrap_or(a.scores.samples as u64);
+    let values = format!(
+        "{second:.4} on {count} held-out {}, {first:.4} in full precision",
+        if single { "samples" } else { "labels" }
+    );
+    let (says, word, why) = match error {
+        _ if lost <= 0.0 => (Says::NoCost, "no loss of accuracy", String::new()),
+        Some(error) => {
+            let chance = (ERRORS * error + unit).max(if single { unit } else { LIMIT });
+            let why = format!("; a difference of up to {chance:.4} is chance");
+            match lost > chance && lost > LIMIT {
+                true => (Says::Cost, "it COSTS accuracy", why),
+                false => (Says::NoCost, "no loss of accuracy beyond chance", why),
+            }
+        }
+        None if lost <= LIMIT => (Says::NoCost, "no loss of accuracy", format!("; {LIMIT} is allowed")),
+        None => (
+            Says::Unclear,
+            "less accuracy, of which nothing follows yet",
+            format!("; fewer than {FEWEST} batches"),
+        ),
+    };
+    Some(Judged { says, text: format!("{word}: {values}{why}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::score::{Batch, ByBatch, Scores};
+
+    /// An evaluation of batches of 10 samples: of each the loss and the labels that are right.
+    fn of(batches: &[(f64, u64)], counted: u64) -> Evaluation {
+        let each = |&(loss, right): &(f64, u64)| Batch { samples: 10, loss, counted, right };
+        let by_batch = ByBatch::new(batches.iter().map(each).collect());
+        let n = batches.len();
+        let mean = batches.iter().map(|b| b.0).sum::<f64>() / n as f64;
+        let right = batches.iter().map(|b| b.1).sum::<u64>();
+        let all = counted * n as u64;
+        let scores = Scores {
+            samples: 10 * n,
+            loss: mean,
+            accuracy: (counted > 0).then(|| right as f64 / all as f64),
+            counted: (counted > 0).then_some(all),
+            ..Scores::default()
+        };
+        Evaluation { step: 9, scores, left_out: 0, seconds: 0.0, by_batch }
+    }
+
+    fn judged(a: &Evaluation, b: &Evaluation) -> Judged {
+        let side = |e| Side { evaluation: Some(e), losses: &[] };
+        judge(&side(a), &side(b))
+    }
+
+    /// Losses of batches that differ by far more than the runs do.
+    const HARD: [f64; 8] = [0.6, 1.4, 0.7, 1.3, 0.8, 1.2, 0.9, 1.1];
+
+    fn losses(change: impl Fn(usize, f64) -> f64) -> Evaluation {
+        let each: Vec<_> = HARD.iter().enumerate().map(|(i, l)| (change(i, *l), 0)).collect();
+        of(&each, 0)
+    }
+
+    #[test]
+    fn one_and_a_half_is_no_one_however_batches_differ() {
+        let plain = losses(|_, l| l);
+        for mixed in
+            [losses(|_, l| 1.5 * l), losses(|_, l| l + 0.5), losses(|i, l| l + 0.3 + 0.05 * i as f64)]
+        {
+            let found = judged(&plain, &mixed);
+            assert!(
+                found.says == Says::Cost && found.text.starts_with("it COSTS loss: held-out loss 1."),
+                "{}",
+                found.text
+            );
+        }
+        // One batch makes all of the difference: never passed.
+        let found = judged(&plain, &losses(|i, l| if i == 0 { l + 4.0 } else { l }));
+        assert_eq!(found.says, Says::Unclear, "{}", found.text);
+        assert!(found.text.contains("hold out more samples"), "{}", found.text);
+        // Nor where all labels are as right as before.
+        let (a, b): (Vec<_>, Vec<_>) = HARD.iter().map(|l| ((*l, 9), (l * 1.5, 9))).unzip();
+        assert_eq!(judged(&of(&a, 10), &of(&b, 10)).says, Says::Cost);
+        assert_eq!(judged(&plain, &losses(|_, _| f64::NAN)).says, Says::Cost);
+        assert_eq!(judged(&plain, &losses(|i, l| if i == 3 { f64::INFINITY } else { l })).says, Says::Cost);
+    }
+
+    #[test]
+    fn a_loss_is_judged_on_both_sides_of_both_limits() {
+        let plain = losses(|_, l| l);
+        let says = |change: &dyn Fn(usize, f64) -> f64| judged(&plain, &losses(change)).says;
+        // Within 1 %, even if every batch shows it; better is no cost.
+        assert_eq!(says(&|_, l| 1.009 * l), Says::NoCost);
+        assert_eq!(says(&|_, l| 0.5 * l), Says::NoCost);
+        // 2 %: in each batch; and in the mean alone, of batches that part by 20 % either way.
+        assert_eq!(says(&|_, l| 1.02 * l), Says::Cost);
+        let text = judged(&plain, &losses(|i, l| l + 0.02 + if i % 2 == 0 { 0.2 } else { -0.2 })).text;
+        assert!(
+            text.starts_with("no cost beyond chance")
+                && text.contains("over 8 batches the difference is 0.0200 ± 0.07"),
+            "{text}"
+        );
+        // On both sides of three standard errors: ±d has an error of d / √7.
+        let d = 0.05 * 7f64.sqrt() / 3.0;
+        let around = |mean: f64| move |i: usize, l: f64| l + mean + if i.is_multiple_of(2) { d } else { -d };
+        assert_eq!((says(&around(0.049)), says(&around(0.051))), (Says::NoCost, Says::Cost));
+    }
+
+    #[test]
+    fn few_batches_say_nothing() {
+        let (few, more): (Vec<_>, Vec<_>) = HARD[..7].iter().map(|l| ((*l, 0), (1.03 * l, 0))).unzip();
+        let found = judged(&of(&few, 0), &of(&more, 0));
+        assert!(
+            found.says == Says::Unclear && found.text.contains("7 batches are too few"),
+            "{}",
+            found.text
+        );
+        let same: Vec<_> = few.iter().map(|b| (1.005 * b.0, 0)).collect();
+        assert_eq!(judged(&of(&few, 0), &of(&same, 0)).says, Says::NoCost);
+        // Where as many samples are right, some loss is said and passes; not any loss.
+        let right = |by: f64| HARD[..7].iter().map(|l| (by * l, 9)).collect::<Vec<_>>();
+        let found = judged(&of(&right(1.0), 10), &of(&right(1.03), 10));
+        assert!(found.says == Says::NoCost && found.text.contains("though of loss"), "{}", found.text);
+        assert_eq!(judged(&of(&right(1.0), 10), &of(&right(1.5), 10)).says, Says::Unclear);
+        // An evaluation that was read again has no batches.
+        let read = Evaluation { by_batch: ByBatch::default(), ..of(&more, 0) };
+        assert_eq!(judged(&of(&few, 0), &read).says, Says::Unclear);
+    }
+
+    #[test]
+    fn accuracy_is_judged_by_batches_too() {
+        let run = |rights: [u64; 8], loss: f64| of(&rights.map(|r| (loss, r)), 10);
+        let says = |a, b| judged(&run(a, 1.0), &run(b, 1.0)).says;
+        assert_eq!(says([9; 8], [8; 8]), Says::Cost, "every batch loses one");
+        assert_eq!(says([9; 8], [9, 9, 9, 9, 9, 9, 9, 8]), Says::NoCost, "one sample");
+        assert_eq!(
+            says([9, 5, 9, 5, 9, 5, 9, 5], [5, 9, 5, 9, 5, 9, 5, 8]),
+            Says::NoCost,
+            "batches part either way"
+        );
+        assert_eq!(says([5; 8], [9; 8]), Says::NoCost, "better is no cost");
+        let cost = judged(&run([9; 8], 1.0), &run([8; 8], 1.0)).text;
+        assert!(
+            cost.starts_with("it COSTS accuracy: 0.8000 on 80 held-out samples, 0.9000 in full"),
+            "{cost}"
+        );
+        // A loss 2 % higher in each batch, with as many right: said, and no cost. Not so with fewer right.
+        let text = judged(&run([9; 8], 1.0), &run([9; 8], 1.02));
+        assert_eq!(text.says, Says::NoCost);
+        let worse = judged(&run([9; 8], 1.0), &run([8; 8], 1.02));
+        assert_eq!(worse.says, Says::Cost);
+    }
+
+    #[test]
+    fn pixels_as_right_excuse_some_loss() {
+        // 640 pixels of 10 images a batch: their number says nothing of chance, the batches do.
+        let run = |rights: [u64; 8], loss: f64| of(&rights.map(|r| (loss, r)), 640);
+        let better = judged(&run([630; 8], 1.0), &run([634; 8], 1.05));
+        assert_eq!(better.says, Says::NoCost, "{}", better.text);
+        let worse = judged(&run([630; 8], 1.0), &run([600; 8], 1.05));
+        assert_eq!(worse.says, Says::Cost, "{}", worse.text);
+        assert_eq!(judged(&run([630; 8], 1.0), &run([634; 8], 1.5)).says, Says::Cost, "not any loss");
+    }
+
+    #[test]
+    fn without_held_out_samples_the_last_steps_are_compared() {
+        let judged = |a: &[f64], b: &[f64]| {
+            let side = |losses| Side { evaluation: None, losses };
+            judge(&side(a), &side(b))
+        };
+        let plain: Vec<f64> = (0..200).map(|i| 2.0 + 0.3 * f64::from(i % 7)).collect();
+        let higher = |by: f64| plain.iter().map(|l| l * by).collect::<Vec<_>>();
+        assert_eq!(judged(&plain, &higher(1.005)).says, Says::NoCost);
+        let cost = judged(&plain, &higher(1.03));
+        assert!(
+            cost.says == Says::Cost && cost.text.contains("mean loss of the last 20 steps"),
+            "{}",
+            cost.text
+        );
+        assert_eq!(judged(&plain[..40], &higher(1.03)[..40]).says, Says::Cost, "8 of 40 steps");
+        assert_eq!(judged(&plain[..5], &higher(1.03)[..5]).says, Says::Unclear);
+        assert_eq!(judged(&plain, &higher(f64::NAN)).says, Says::Cost);
+    }
+}
