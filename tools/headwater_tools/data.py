@@ -24,10 +24,10 @@ def load(path):
     kind = Path(path).suffix
     if kind not in (".safetensors", ".npz"):
         raise ValueError(
-            f"{path}: a run is recorded on a .safetensors or .npz file. Headwater trains on .npy, .parquet, .arrow, .feather and "
-            "folders of images or texts as well (docs/data.md), but to have its curve compared, write the samples as tensors named "
-            "like the inputs of forward, safetensors.torch.save_file({\"x\": x, \"labels\": labels}, \"train.safetensors\"), and "
-            "train on that file on both sides"
+            f"{path}: a run is recorded on a .safetensors or .npz file. Tables, and folders of images or texts, become one by "
+            f"`headwater data {path} --out train.safetensors`, which writes what a run would be fed (docs/data.md); without Headwater "
+            "here, write the samples as tensors named like the inputs of forward, safetensors.torch.save_file({\"x\": x, "
+            "\"labels\": labels}, \"train.safetensors\"). Train on that file on both sides"
         )
     if kind == ".npz":
         import numpy

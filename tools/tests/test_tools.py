@@ -394,7 +394,7 @@ def test_what_cannot_be_recorded_says_the_way_out(tmp_path):
     with pytest.raises(ValueError, match="LBFGS asks for the loss several times in a step.*AdamW"):
         Optimizer("LBFGS", lr=1.0)
     for name in "train.parquet", "train.pt", "train.npy", "folder":
-        with pytest.raises(ValueError, match=f"{name}: a run is recorded on a .safetensors or .npz file.*save_file"):
+        with pytest.raises(ValueError, match=f"{name}: a run is recorded on a .safetensors or .npz file.*headwater data .*{name} --out train.safetensors.*save_file"):
             load(tmp_path / name)
 
 

@@ -1,6 +1,7 @@
 //! Trained weights in forms that other programs read: safetensors under the names that they expect, or a
 //! `.pt2` that `torch.export.load` opens.
 
+use crate::core::graph::InputRole;
 use crate::core::{DType, TensorType};
 use crate::infer::Raw;
 use crate::model::Model;
@@ -11,7 +12,7 @@ use crate::weights::{Mapping, Overlay, WeightFiles};
 use anyhow::{Context, Result, ensure};
 use safetensors::View;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use zip::write::SimpleFileOptions;
@@ -76,22 +77,52 @@ impl View for Out<'_> {
     }
 }
 
-/// Writes weights to a safetensors file, without the prefix `strip` where a name has it. Tensors keep their
-/// dtypes. Returns the names.
+/// The trained parameters of weights: those that their checkpoint names, or that the model trains.
 ///
 /// # Errors
-/// If two names become the same, if no name has the prefix, or the file exists or cannot be written.
-pub fn safetensors(weights: &WeightFiles, strip: &str, out: &Path, overwrite: bool) -> Result<Vec<String>> {
+/// If neither says which these are.
+pub fn trained(weights: &WeightFiles, model: Option<&Model>) -> Result<HashSet<String>> {
+    if !weights.run.trained.is_empty() {
+        return Ok(weights.run.trained.iter().cloned().collect());
+    }
+    let model = model.with_context(|| {
+        format!(
+            "{} does not say which parameters were trained, for none was frozen or it is no checkpoint: name the model with --model",
+            weights.path.display()
+        )
+    })?;
+    let bound = model.bind(&crate::import::Dims::new().or_exported())?;
+    let names = bound.graph.inputs.iter().filter_map(|i| match &i.role {
+        InputRole::Parameter { trainable: true, aliases } => Some(std::iter::once(&i.name).chain(aliases)),
+        _ => None,
+    });
+    Ok(names.flatten().cloned().collect())
+}
+
+/// Writes weights to a safetensors file, those of `only` if it is given, without the prefix `strip` where a
+/// name has it. Tensors keep their dtypes. Returns the names.
+///
+/// # Errors
+/// If two names become the same, if no name has the prefix or is one of `only`, or the file exists or cannot
+/// be written.
+pub fn safetensors(
+    weights: &WeightFiles,
+    strip: &str,
+    only: Option<&HashSet<String>>,
+    out: &Path,
+    overwrite: bool,
+) -> Result<Vec<String>> {
     let pending = Pending::new(out, overwrite)?;
     let mut tensors = BTreeMap::new();
     let mut stripped = 0;
-    for (name, column) in weights.tensors() {
+    for (name, column) in weights.tensors().filter(|(name, _)| only.is_none_or(|only| only.contains(*name))) {
         let short = name.strip_prefix(strip);
         stripped += short.is_some() as usize;
         let short = short.unwrap_or(name).to_string();
         let twice = tensors.insert(short.clone(), Out(column.ty.clone(), column.bytes()));
         ensure!(twice.is_none(), "two tensors would be called {short} without the prefix {strip}");
     }
+    ensure!(!tensors.is_empty(), "{} holds none of the trained parameters", weights.path.display());
     ensure!(stripped > 0, "no tensor of {} has the prefix {strip}", weights.path.display());
     let names = tensors.keys().cloned().collect();
     // Hugging Face's loaders require this entry.

@@ -7,7 +7,7 @@ use crate::import::Dims;
 use crate::model::Model;
 use crate::runtime::Dataset;
 use crate::runtime::config::{DataConfig, InitConfig};
-use crate::runtime::data::{Column, Feeding, LastBatch, Loader, Order, Shapes, located};
+use crate::runtime::data::{Feeding, LastBatch, Loader, Order, Shapes, located};
 use crate::runtime::session::{ProgramId, Session, SessionModel};
 use crate::weights::{Mapping, Overlay, WeightFiles};
 use anyhow::{Context, Result, ensure};
@@ -66,6 +66,8 @@ pub struct Ran<'a> {
     pub inputs: BTreeMap<&'a str, Raw>,
     /// Requested outputs, in order.
     pub outputs: Vec<Raw>,
+    /// Names of classes, by column: those that the weights were trained on, or else the data's.
+    pub classes: &'a BTreeMap<String, Vec<String>>,
 }
 
 /// Summary of a run.
@@ -79,7 +81,8 @@ pub struct Done {
     pub mapping: Option<Mapping>,
     /// In a sentence for people, which of a checkpoint's weights they are.
     pub chosen: Option<String>,
-    /// Names of classes, by the column of the data that has labels of them.
+    /// Names of classes, by the column of the data that has labels of them: those that the weights were
+    /// trained on, or else the data's.
     pub classes: BTreeMap<String, Vec<String>>,
     /// In a sentence for people, what of the data set was passed over.
     pub remark: Option<String>,
@@ -160,9 +163,19 @@ pub fn run(
     let fits = rest == 0 || rebound(&feeding.largest().with_batch(rest)).is_ok();
     let mapping = files.is_some().then(|| overlay.mapping.clone());
     let chosen = files.as_ref().and_then(WeightFiles::chosen);
-    let named = |c: &Column| Some((c.name.clone(), data.class_names(&c.name)?.to_vec()));
-    let classes = data.columns().iter().filter_map(named).collect();
-    let mut done = Done { mapping, chosen, classes, remark: data.remark(), ..Done::default() };
+    let trained = files.as_ref().map(|f| f.run.classes.clone()).unwrap_or_default();
+    // Classes that a requested output depends on must be those of training; others need no names.
+    let column = |input: &str| asked.data.names.get(input).map_or(input.to_string(), String::clone);
+    let needed = wanted(&exported.graph, asked)?.into_iter().filter(|(_, _, needed)| *needed);
+    let needed: HashSet<String> = needed.map(|(name, ..)| column(&name)).collect();
+    let labels = trained.iter().filter(|(c, _)| needed.contains(*c)).map(|(c, n)| (c.clone(), n.clone()));
+    if let Some(message) = data.unlike(&labels.collect()) {
+        return Err(crate::runtime::Error::Feed(message).into());
+    }
+    let mut classes = data.all_classes();
+    classes.extend(trained);
+    let mut done =
+        Done { mapping, chosen, classes: classes.clone(), remark: data.remark(), ..Done::default() };
     ensure!(
         samples >= batch || fits || asked.whole,
         "{} has {samples} samples, which do not fill a batch of {batch}, and the model takes no other",
@@ -215,7 +228,7 @@ pub fn run(
                 Ok(if asked.whole { filled(raw, &full[i]) } else { raw })
             });
             let outputs = outputs.collect::<Result<_>>()?;
-            each(Ran { data: &data, first: done.samples, samples, inputs, outputs })?;
+            each(Ran { data: &data, first: done.samples, samples, inputs, outputs, classes: &classes })?;
             done.samples += samples;
         }
     }

@@ -122,7 +122,7 @@ impl PredictedTable {
             vec![("sample".into(), Cells::Integers(numbers.clone().map(|i| i as i64).collect()))];
         let files: Option<Vec<String>> = numbers.map(|i| ran.data.sample_name(i)).collect();
         columns.extend(files.map(|files| ("file".to_string(), Cells::Words(files))));
-        let of_data = ran.data.class_names(&self.names.column);
+        let of_data = ran.classes.get(&self.names.column).map(Vec::as_slice);
         for (number, raw) in self.outputs.iter().zip(&ran.outputs) {
             let each = elements(raw, ran.samples, *number)?;
             let tensor = raw.tensor();

@@ -6,7 +6,7 @@ use crate::core::{Tensor, TensorType};
 use crate::golden::Golden;
 use crate::model::BoundModel;
 use crate::runtime::Dataset;
-use crate::runtime::checkpoint::AVERAGE;
+use crate::runtime::checkpoint::{AVERAGE, PROGRESS};
 use crate::runtime::config::InitConfig;
 use crate::runtime::data::Column;
 use crate::runtime::session::Weights;
@@ -36,8 +36,28 @@ pub struct WeightFiles {
     pub path: PathBuf,
     /// A checkpoint's average.
     pub average: AverageUse,
+    /// What a checkpoint's run says about itself.
+    pub run: RunFacts,
     files: Vec<Dataset>,
     tensors: BTreeMap<String, (usize, usize)>,
+}
+
+/// What a checkpoint says of the run that wrote it; nothing for other files.
+#[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
+#[serde(default)]
+pub struct RunFacts {
+    /// Names of classes, by the column of the training data that has labels of them.
+    pub classes: BTreeMap<String, Vec<String>>,
+    /// Names of the trained parameters, where others were frozen.
+    pub trained: Vec<String>,
+}
+
+impl RunFacts {
+    /// Of the folder that holds weights.
+    fn read(folder: &Path) -> RunFacts {
+        let text = std::fs::read(folder.join(PROGRESS)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
 }
 
 /// The part of Hugging Face's index of shards that is needed here.
@@ -83,6 +103,7 @@ impl WeightFiles {
         };
         files.iter().try_for_each(|file| no_golden(file))?;
         let place = files.first().filter(|p| p.ends_with(ONE)).and_then(|p| p.parent()).unwrap_or(path);
+        let run = RunFacts::read(place);
         let place = place.display().to_string();
         let files: Vec<Dataset> = files.iter().map(|f| Ok(Dataset::open(f)?)).collect::<Result<_>>()?;
         ensure!(
@@ -99,7 +120,7 @@ impl WeightFiles {
             }
         }
         ensure!(!tensors.is_empty(), "{} holds no tensors", path.display());
-        Ok(WeightFiles { path: path.to_owned(), average, files, tensors })
+        Ok(WeightFiles { path: path.to_owned(), average, run, files, tensors })
     }
 
     /// In a sentence for people, which of a checkpoint's weights these are; nothing for other files.

@@ -3,7 +3,7 @@
 use crate::Bytes;
 use crate::amp::AmpConfig;
 use crate::batches::Batches;
-pub use crate::data::{AugmentConfig, Auto, Buckets, Cast, DataConfig};
+pub use crate::data::{AugmentConfig, Auto, Buckets, Cast, ClassWeights, DataConfig};
 use crate::error::{Error, Result};
 use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
 use crate::schedule::{Schedule, Shape, spelled};
@@ -40,6 +40,9 @@ pub struct TrainConfig {
     pub groups: Vec<Group>,
     /// Which parameters decay.
     pub decay: Decay,
+    /// Parameters that are not trained, by their PyTorch names with `*` for any characters: `["model.encoder.*"]`. They have
+    /// neither gradients nor moments.
+    pub freeze: Vec<String>,
     /// Course of the learning rate after the warm-up.
     #[serde(with = "spelled")]
     pub schedule: Shape,
@@ -332,6 +335,7 @@ impl Default for TrainConfig {
             optimizer: Optimizer::default(),
             groups: Vec::new(),
             decay: Decay::default(),
+            freeze: Vec::new(),
             schedule: Shape::default(),
             warmup: 0,
             end: 0.0,

@@ -7,6 +7,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 #![deny(unsafe_code)]
 
+pub mod adapt;
 pub mod amp;
 mod average;
 mod batches;

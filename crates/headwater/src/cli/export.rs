@@ -1,6 +1,6 @@
 //! `headwater export`.
 
-use super::{Outcome, Printer, Status};
+use super::{Outcome, Printer, Status, Usage};
 use crate::export;
 use crate::model::Model;
 use crate::weights::WeightFiles;
@@ -13,6 +13,7 @@ Examples:
   headwater export run --out trained.safetensors --strip model.
   headwater export run/step-00000200 --model model.pt2 --out trained.pt2
   headwater export run --ema --model model.pt2 --out averaged.pt2
+  headwater export run --trainable --out adapters.safetensors --strip model.
 
 A .safetensors file holds the weights under their PyTorch names; --strip removes the prefix that a wrapper gave them. load_state_dict
 reads it; from_pretrained does too, with a config.json beside it. A .pt2 is the model's own archive with the trained weights in it;
@@ -32,6 +33,10 @@ pub struct Args {
     /// The exported model, for a .pt2.
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
+    /// Write the trained parameters alone, such as the adapters of LoRA: those of a run with --freeze, or with --model
+    /// those that require gradients there.
+    #[arg(long)]
+    trainable: bool,
     /// Replace the file if it exists.
     #[arg(long)]
     overwrite: bool,
@@ -40,7 +45,14 @@ pub struct Args {
 pub fn run(args: &Args, printer: Printer) -> Result<Outcome> {
     let weights = WeightFiles::choose(&args.weights, args.ema)?;
     let tensors = match args.out.extension().and_then(|e| e.to_str()) {
-        Some("safetensors") => export::safetensors(&weights, &args.strip, &args.out, args.overwrite)?.len(),
+        Some("safetensors") => {
+            let model = args.model.as_deref().filter(|_| args.trainable).map(Model::open).transpose()?;
+            let only = args.trainable.then(|| export::trained(&weights, model.as_ref())).transpose()?;
+            export::safetensors(&weights, &args.strip, only.as_ref(), &args.out, args.overwrite)?.len()
+        }
+        Some("pt2") if args.trainable => {
+            bail!(Usage("--trainable is for .safetensors: a .pt2 holds the whole model".into()))
+        }
         Some("pt2") => {
             let model = args
                 .model

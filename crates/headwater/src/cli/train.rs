@@ -8,18 +8,21 @@ use super::progress::Progress;
 use super::{Memory, Outcome, Printer, Status, Usage};
 use crate::auto;
 use crate::core::device::Device;
+use crate::core::pass::precision::Level;
 use crate::core::ranks::Transport;
 use crate::cpu::{Pool, Tier, limits};
 use crate::machine::Machine;
-use crate::model::{Model, parse_dims};
+use crate::model::{BoundModel, Model, parse_dims};
 use crate::report::history::History;
 use crate::report::live::Live;
-use crate::report::{Block, facts, scores};
+use crate::report::{Block, facts, scores, text};
+use crate::runtime::adapt;
 use crate::runtime::amp::AmpConfig;
-use crate::runtime::config::{AlertConfig, Buckets, Cast, LogConfig};
+use crate::runtime::config::{AlertConfig, Buckets, Cast, ClassWeights, LogConfig};
 use crate::runtime::optim::Optimizer;
 use crate::runtime::schedule::Shape;
 use crate::runtime::score::Metric;
+use crate::runtime::session::Moments;
 use crate::runtime::trainer::{Observer, Trainer};
 use crate::runtime::{Error, TrainConfig};
 use crate::trace;
@@ -88,6 +91,9 @@ pub struct Args {
     /// Parameters with weight decay: matrices (default; not norms and biases), all or none.
     #[arg(long, value_name = "WHICH", help_heading = "Optimizer")]
     decay: Option<String>,
+    /// Parameters that are not trained, by PyTorch name with * for any characters; may be given several times.
+    #[arg(long, value_name = "PATTERN", help_heading = "Optimizer")]
+    freeze: Vec<String>,
     /// Learning rate after the warm-up: constant (default), linear, cosine, polynomial, onecycle, inverse_sqrt or
     /// plateau. Others need settings of their own, in a file.
     #[arg(long, value_name = "NAME", help_heading = "Optimizer")]
@@ -161,6 +167,9 @@ pub struct Args {
     /// (default: `exact`, unless a settings file says otherwise).
     #[arg(long, value_name = "HOW", value_parser = super::cast, help_heading = "Data")]
     cast: Option<Cast>,
+    /// Weights of the classes in the loss: balanced, numbers such as 1,3.5, or by name such as cat=1,dog=3.5.
+    #[arg(long, value_name = "WEIGHTS", help_heading = "Data")]
+    class_weights: Option<ClassWeights>,
     /// Input that holds the labels of evaluations (default: labels, label, targets, target or y).
     #[arg(long, value_name = "INPUT", help_heading = "Evaluation")]
     labels: Option<String>,
@@ -226,6 +235,14 @@ fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer:
     let model = Model::open(&args.model)?;
     let exported = model.bind(&parse_dims(&args.dims)?.or_exported())?;
     exported.remarks().iter().for_each(|r| say(format!("note: {r}")));
+    // Settings that no file has come from the command line.
+    let usage = |e: anyhow::Error| match e.downcast_ref::<crate::runtime::Error>() {
+        Some(Error::Config { .. }) if args.config.is_none() => Usage(format!("{e:#}")).into(),
+        _ => e,
+    };
+    if !config.freeze.is_empty() {
+        printer.line(frozen(&exported, &config).map_err(usage)?);
+    }
     if let Some(path) = config.init.weights.as_deref().filter(|_| !args.resume) {
         let files = WeightFiles::open(path)?;
         let mapping = Overlay::new(&exported, &files, &config.init)?.mapping;
@@ -242,11 +259,6 @@ fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer:
     let metric = config.eval.metric;
     let dims = parse_dims(&args.dims)?;
     let machine = facts::machine(&*device, &Machine::detect());
-    // Settings that no file has come from the command line.
-    let usage = |e: anyhow::Error| match e.downcast_ref::<crate::runtime::Error>() {
-        Some(Error::Config { .. }) if args.config.is_none() => Usage(format!("{e:#}")).into(),
-        _ => e,
-    };
     let summary = with_trainer(&model, dims, config, device, args.resume, |trainer, config| {
         if args.trace.is_some() {
             trainer.record(args.trace_steps)?;
@@ -290,6 +302,28 @@ fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer:
         "best": summary.best,
     });
     Outcome::of(result, if summary.complete { Status::Done } else { Status::Interrupted })
+}
+
+/// What frozen parameters save, in a sentence.
+fn frozen(exported: &BoundModel, config: &TrainConfig) -> Result<String> {
+    let found = adapt::freeze(&mut exported.graph.clone(), &config.freeze)?;
+    let (tensors, elements) = found.tensors;
+    let low = matches!(config.amp.level, Level::O2 | Level::O3);
+    let gradients = elements * if low { 2 } else { 4 };
+    let each = match config.moments {
+        Moments::F32 => 4,
+        Moments::Bf16 => 2,
+        Moments::Int8 => 1,
+    };
+    let moments = config.optimizer.rule().moments().iter().flatten().count() * each * elements;
+    Ok(format!(
+        "frozen: {tensors} of {} parameters, {} of {} elements, without {} of gradients and {} of moments",
+        tensors + found.trained.0,
+        text::count(elements as f64),
+        text::count((elements + found.trained.1) as f64),
+        text::bytes(gradients),
+        text::bytes(moments),
+    ))
 }
 
 /// The page of the run in its folder, if it has one.
@@ -388,6 +422,8 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     c.data.eval = args.eval.clone().or(c.data.eval);
     c.data.names.extend(super::eval::names(&args.names)?);
     c.data.cast = args.cast.unwrap_or(c.data.cast);
+    c.data.class_weights = args.class_weights.clone().or(c.data.class_weights);
+    c.freeze.extend(args.freeze.iter().cloned());
     c.eval.labels = args.labels.clone().or(c.eval.labels);
     c.data.buckets = args.buckets.clone().or(c.data.buckets);
     c.init.weights = args.init.clone().or(c.init.weights);

@@ -52,6 +52,12 @@ pub(super) fn differences(
     if config.data.balance.is_some() || config.data.weights.is_some() {
         found.push("samples are drawn by weight here (`data.balance`, `data.weights`)".into());
     }
+    if config.data.class_weights.is_some() {
+        found.push("classes have weights in the loss here (`data.class_weights`)".into());
+    }
+    if !config.freeze.is_empty() {
+        found.push("parameters are frozen by the settings here (`freeze`)".into());
+    }
     let autocast = golden.autocast();
     let low = (config.amp.level != Level::O0).then(|| config.amp.level.to_string());
     if autocast.is_some() || low.is_some() {

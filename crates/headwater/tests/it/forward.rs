@@ -98,7 +98,7 @@ fn trained_weights_go_everywhere_with_the_same_bits() {
     let refused = export::archive(&model, &files, &trained, false).unwrap_err().to_string();
     assert!(refused.contains("already exists"), "{refused}");
     let file = dir.path().join("w.safetensors");
-    let names = export::safetensors(&files, "blocks.", &file, false).unwrap();
+    let names = export::safetensors(&files, "blocks.", None, &file, false).unwrap();
     assert!(names.contains(&"0.proj.weight".to_string()) && names.len() == files.tensors().count());
 
     // A pattern that matches none of the file's names would silently do nothing.

@@ -45,4 +45,5 @@ mod settings;
 mod texts;
 mod threads;
 mod translations;
+mod tuning;
 mod written_parameters;

@@ -98,6 +98,7 @@ fn kind(ty: &str) -> String {
         "Vec<u64>" => "whole numbers".into(),
         "Vec<String>" => "texts".into(),
         "Buckets" => "`\"auto\"` or whole numbers".into(),
+        "ClassWeights" => "`\"balanced\"`, numbers, or a table of numbers".into(),
         "Bytes" => "size, as `\"8GiB\"`".into(),
         "DType" => "bf16 or f16".into(),
         t if t.starts_with("BTreeMap<String, String") => "table of texts".into(),

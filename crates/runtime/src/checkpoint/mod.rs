@@ -49,7 +49,8 @@ const MODEL: &str = "model.safetensors";
 const STATE: &str = "state.safetensors";
 /// Weights averaged over the run, if its settings request them.
 pub const AVERAGE: &str = "ema.safetensors";
-const PROGRESS: &str = "progress.json";
+/// The position of the run, as JSON.
+pub const PROGRESS: &str = "progress.json";
 const MANIFEST: &str = "manifest.json";
 
 /// The position of a run, beside its tensors. The data's position and the key of random numbers follow from
@@ -66,6 +67,12 @@ pub struct Progress {
     /// The course of held-out evaluations so far.
     #[serde(default)]
     pub course: Course,
+    /// Names of classes, by the column of the training data that has labels of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: BTreeMap<String, Vec<String>>,
+    /// Names of the parameters that are trained, where others are frozen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trained: Vec<String>,
     /// The settings of the run.
     pub config: TrainConfig,
 }

@@ -18,7 +18,8 @@ pub(super) fn session(value: f32) -> Session {
 
 pub(super) fn progress(step: u64) -> Progress {
     let (scaler, course) = (Vec::new(), Course::default());
-    Progress { step, applied: step, scaler, course, config: TrainConfig::default() }
+    let (classes, trained) = Default::default();
+    Progress { step, applied: step, scaler, course, classes, trained, config: TrainConfig::default() }
 }
 
 fn snapshot<'a>(session: &'a Session, progress: &'a Progress) -> Snapshot<'a> {

@@ -24,7 +24,7 @@ pub(crate) use loader::gather;
 pub use loader::{Batch, Feed, Loader, feeds};
 pub use map::Mapped;
 pub use order::{LastBatch, Order, Sampler};
-pub use settings::{AugmentConfig, Auto, Buckets, Cast, DataConfig};
+pub use settings::{AugmentConfig, Auto, Balanced, Buckets, Cast, ClassWeights, DataConfig};
 pub use shards::files;
 
 use crate::error::{Error, Result};
@@ -356,6 +356,30 @@ impl Dataset {
     pub fn class_names(&self, column: &str) -> Option<&[String]> {
         let own = || self.classes().filter(|_| ["labels", "masks"].contains(&column));
         self.words.get(column).map(Vec::as_slice).or_else(own)
+    }
+
+    /// The names of the classes of all columns that have such.
+    pub fn all_classes(&self) -> BTreeMap<String, Vec<String>> {
+        let named = |c: &Column| Some((c.name.clone(), self.class_names(&c.name)?.to_vec()));
+        self.columns.iter().filter_map(named).collect()
+    }
+
+    /// In a sentence, a column whose labels mean other classes here than those a model was trained on;
+    /// `trained` has these by column.
+    pub fn unlike(&self, trained: &BTreeMap<String, Vec<String>>) -> Option<String> {
+        let other = |(column, names): (&String, &Vec<String>)| {
+            let here = self.class_names(column).filter(|here| *here != names.as_slice())?;
+            let quoted: Vec<String> = names.iter().map(|n| format!("{n:?}")).collect();
+            Some(format!(
+                "the classes of {column} are {} in {}, and {} where the model was trained: their numbers are not the same. Write \
+                 `classes = [{}]` into the folder's images.toml or text.toml, or below [classes] of its table.toml",
+                here.join(", "),
+                self.path.display(),
+                names.join(", "),
+                quoted.join(", ")
+            ))
+        };
+        trained.iter().find_map(other)
     }
 
     /// In a sentence, what of the data set was passed over when it was opened.

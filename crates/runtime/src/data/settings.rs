@@ -39,8 +39,55 @@ pub struct DataConfig {
     pub balance: Option<String>,
     /// Column with a weight for each sample, in proportion to which samples are drawn, in the same way.
     pub weights: Option<String>,
+    /// Weights of the classes in a loss of `cross_entropy` or `nll_loss`, in training alone: held-out samples are measured by the
+    /// model's own loss, which must have no weights. `"balanced"`, for samples over the number of classes times the samples of
+    /// each, as scikit-learn has it; a list in the order of the labels; or a table by the names of the classes, with 1 for
+    /// those it lacks. Default: none.
+    pub class_weights: Option<ClassWeights>,
     /// Random changes of the training images.
     pub augment: AugmentConfig,
+}
+
+/// Weights of classes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "\"balanced\", a list of numbers, or a table of numbers by class")]
+pub enum ClassWeights {
+    /// By how often each occurs.
+    Balanced(Balanced),
+    /// In the order of the labels.
+    Listed(Vec<f64>),
+    /// By name.
+    Named(BTreeMap<String, f64>),
+}
+
+/// The word `balanced`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Balanced {
+    /// The word.
+    Balanced,
+}
+
+impl std::str::FromStr for ClassWeights {
+    type Err = String;
+
+    /// From a command line: `balanced`, numbers with commas between, or `name=number` with commas between.
+    fn from_str(s: &str) -> Result<ClassWeights, String> {
+        if s == "balanced" {
+            return Ok(ClassWeights::Balanced(Balanced::Balanced));
+        }
+        let refused =
+            || format!("`{s}` is neither balanced, nor weights such as 1,3.5, nor such as cat=1,dog=3.5");
+        let number = |x: &str| x.trim().parse::<f64>().map_err(|_| refused());
+        if s.contains('=') {
+            let named = s.split(',').map(|part| {
+                let (name, weight) = part.rsplit_once('=').ok_or_else(refused)?;
+                Ok((name.trim().to_string(), number(weight)?))
+            });
+            return named.collect::<Result<_, String>>().map(ClassWeights::Named);
+        }
+        s.split(',').map(number).collect::<Result<_, _>>().map(ClassWeights::Listed)
+    }
 }
 
 /// Treatment of values of another dtype than the model's input.

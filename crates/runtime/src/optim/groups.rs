@@ -132,13 +132,25 @@ impl Groups {
     /// # Errors
     /// `Config`, naming the pattern and the parameters that there are.
     pub fn check_patterns<'a>(groups: &[Group], names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
+        Groups::check_names("groups", groups.iter().map(|g| g.parameters.as_str()), names)
+    }
+
+    /// The same of any patterns; `setting` has them.
+    ///
+    /// # Errors
+    /// As [`Groups::check_patterns`].
+    pub(crate) fn check_names<'a, 'b>(
+        setting: &'static str,
+        mut patterns: impl Iterator<Item = &'b str>,
+        names: impl Iterator<Item = &'a str> + Clone,
+    ) -> Result<()> {
         const SHOWN: usize = 8;
-        let idle = groups.iter().find(|g| !names.clone().any(|name| matches(&g.parameters, name)));
-        let Some(Group { parameters, .. }) = idle else { return Ok(()) };
+        let idle = patterns.find(|pattern| !names.clone().any(|name| matches(pattern, name)));
+        let Some(parameters) = idle else { return Ok(()) };
         let (all, shown) = (names.clone().count(), names.take(SHOWN).collect::<Vec<_>>().join(", "));
         let more = if all > SHOWN { format!(" and {} more", all - SHOWN) } else { String::new() };
         let message = format!("the pattern `{parameters}` matches no parameter; the model has {shown}{more}");
-        Err(Error::config("groups", message))
+        Err(Error::config(setting, message))
     }
 
     /// The number of a parameter's group: those with equal settings share one.
@@ -198,7 +210,7 @@ impl Groups {
 }
 
 /// True if `name` fits `pattern`, in which `*` stands for any characters.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");
     let Some(mut rest) = name.strip_prefix(first) else { return false };

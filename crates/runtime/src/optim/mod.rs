@@ -6,6 +6,7 @@
 mod groups;
 mod table;
 
+pub(crate) use groups::matches;
 pub use groups::{Decay, Group, Groups, ListedGroup};
 pub use table::{Range, Rates, Setting, SettingTable};
 

@@ -22,7 +22,7 @@ impl Trainer<'_> {
     pub(super) fn culprit(&mut self) -> Result<Option<String>> {
         for (batch, _) in self.again() {
             self.session.set_rng(self.config.seed, batch.index)?;
-            let graph = self.bound(&self.train.shapes(batch.bucket, batch.samples))?;
+            let graph = self.trained(&self.train.shapes(batch.bucket, batch.samples))?;
             let found = self.session.culprit(&graph, &batch.inputs)?;
             if let Some(culprit) = found {
                 return Ok(Some(culprit.to_string()));

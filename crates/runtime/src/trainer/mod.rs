@@ -20,6 +20,7 @@ use spans::Recorder;
 pub use spans::Span;
 use world::World;
 
+use crate::adapt::{self, Changes, parameters};
 use crate::average::Average;
 use crate::checkpoint::{Found, Progress, Snapshot, Store, assist};
 use crate::config::TrainConfig;
@@ -47,6 +48,7 @@ pub struct Trainer<'a> {
     session: Session,
     graph: Graph,
     rebind: Option<Box<Rebind<'a>>>,
+    changes: Changes,
     config: TrainConfig,
     schedule: Schedule,
     train: Feeding,
@@ -195,10 +197,13 @@ impl<'a> Trainer<'a> {
             evaluate::scorer(&graph, &config.eval)?;
         }
         Groups::check_patterns(&config.groups, parameters(&graph))?;
+        let changes = Changes::new(&config, &graph, &train)?;
+        let graph = changes.freeze(graph)?;
+        let trained = changes.weigh(graph.clone())?;
         let rule = config.amp.rule(device.target())?;
         let mut settings = config.training(device.target())?;
         settings.mesh = world.as_ref().map_or(settings.mesh, World::mesh);
-        let session = Session::new(device, SessionModel { graph: &graph, ..model }, Some(settings))?;
+        let session = Session::new(device, SessionModel { graph: &trained, ..model }, Some(settings))?;
         let average = config.ema.map(|decay| Average::new(&session, decay));
         let store = match opened {
             Some(opened) => opened.store,
@@ -215,6 +220,7 @@ impl<'a> Trainer<'a> {
             session,
             graph,
             rebind,
+            changes,
             config,
             schedule,
             train,
@@ -244,7 +250,10 @@ impl<'a> Trainer<'a> {
     fn restore(&mut self, found: Option<Found>) -> Result<()> {
         if let Some(found) = found {
             if let Some(checkpoint) = &found.checkpoint {
-                let Progress { course, scaler, config: old, .. } = checkpoint.progress();
+                let Progress { course, scaler, config: old, classes, .. } = checkpoint.progress();
+                if let Some(message) = self.train.data().unlike(classes) {
+                    return Err(Error::config("data.train", message));
+                }
                 self.scaler = self.rule.resumed(scaler);
                 self.course = match old.eval.metric == self.config.eval.metric {
                     true => course.clone(),
@@ -481,15 +490,20 @@ impl<'a> Trainer<'a> {
     fn bound(&self, shapes: &Shapes) -> Result<Graph> {
         match *shapes == self.shapes {
             true => Ok(self.graph.clone()),
-            false => rebound(self.rebind.as_deref(), shapes),
+            false => self.changes.freeze(rebound(self.rebind.as_deref(), shapes)?),
         }
+    }
+
+    /// The same as it is trained.
+    fn trained(&self, shapes: &Shapes) -> Result<Graph> {
+        self.changes.weigh(self.bound(shapes)?)
     }
 
     fn training_program(&mut self, shapes: Shapes) -> Result<ProgramId> {
         if let Some(&program) = self.training.get(&shapes) {
             return Ok(program);
         }
-        let program = self.session.training_program(&self.bound(&shapes)?)?;
+        let program = self.session.training_program(&self.trained(&shapes)?)?;
         if self.measures {
             self.session.measure(program);
         }
@@ -501,7 +515,7 @@ impl<'a> Trainer<'a> {
         if let Some(&program) = self.counting.get(&shapes) {
             return Ok(program);
         }
-        let program = self.session.counting_program(&self.bound(&shapes)?)?;
+        let program = self.session.counting_program(&self.trained(&shapes)?)?;
         self.counting.insert(shapes, program);
         Ok(program)
     }
@@ -575,6 +589,8 @@ impl<'a> Trainer<'a> {
             applied: self.session.applied(),
             scaler: self.scaler.clone(),
             course: self.course.clone(),
+            classes: self.train.data().all_classes(),
+            trained: adapt::trained(&self.graph),
             config: self.config.clone(),
         }
     }
@@ -675,17 +691,6 @@ fn recorded(order: &str, batch: usize) -> Result<Order> {
     let tensor = headwater_core::Tensor::from_bytes(&column.ty, column.bytes());
     let index = |&i: &i64| u32::try_from(i).map_err(|_| refuse(format!("{i} is no index of a sample")));
     Ok(Order::Recorded { indices: Arc::new(tensor.ints().iter().map(index).collect::<Result<_>>()?) })
-}
-
-/// Names of a graph's parameters, tied ones under each.
-fn parameters(graph: &Graph) -> impl Iterator<Item = &str> + Clone {
-    graph.inputs.iter().flat_map(|i| {
-        let (own, aliases) = match &i.role {
-            InputRole::Parameter { aliases, .. } => (Some(i.name.as_str()), &aliases[..]),
-            _ => (None, &[][..]),
-        };
-        own.into_iter().chain(aliases.iter().map(String::as_str))
-    })
 }
 
 /// Buffers that a run of the graph changes.
