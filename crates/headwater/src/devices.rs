@@ -102,6 +102,12 @@ pub static DEVICES: &[DeviceKind] = &[
     },
 ];
 
+/// Bytes of memory of the chip that a device's name has, if it is one of a table.
+pub fn chip_memory(device: &str) -> Option<usize> {
+    let chip = device.split_once(':')?.1;
+    Chip::from_name(chip.split(',').next()?).map(|chip| chip.memory as usize)
+}
+
 /// Opens the device that `NAME` or `NAME:QUALIFIER` names, with options, or a number of threads.
 ///
 /// # Errors

@@ -1,5 +1,6 @@
 //! Inspection of a model and of its training step, without running it and without reading its weights.
 
+mod predicted;
 pub mod tables;
 mod types;
 
@@ -11,6 +12,7 @@ use crate::core::plan::{Plan, Step};
 use crate::core::stats::{self, Held, OperatorWork};
 use crate::core::target::Support;
 use crate::core::{Graph, TensorType, pass};
+use crate::devices;
 use crate::model::{BoundModel, Model};
 use crate::precision::{PrecisionUse, summary};
 pub use crate::runtime::session::MemoryUse;
@@ -117,6 +119,9 @@ pub struct ModuleUse {
     pub flops: f64,
     /// Bytes of the arena it holds when the arena is fullest.
     pub peak: usize,
+    /// Predicted seconds of the kernels of its steps, forward and backward, where the device predicts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<f64>,
 }
 
 /// Result of an inspection.
@@ -144,6 +149,12 @@ pub struct Inspection {
     /// Predicted time of all of them, where the device predicts it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<StepTime>,
+    /// In a sentence, what bounds that time, and what would help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bound: Option<String>,
+    /// Bytes of memory of the device, where it is a chip whose memory is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<usize>,
     /// A remark of the device's that belongs beside its figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
@@ -232,6 +243,7 @@ pub fn inspect(
     let plans: Vec<&Plan> = [Some(plan), planned.update_plan()].into_iter().flatten().collect();
     let surveys: Vec<Vec<StepUse>> = plans.iter().map(|plan| device.survey(plan)).collect();
     let module_types = module_types(plan, &surveys[0]);
+    let module_seconds = predicted::by_module(plan, &surveys[0]);
     let vendor_workspace = surveys.iter().filter_map(|used| workspace(used)).reduce(|a, b| a + b);
     let (steps, predicted) =
         steps(plans.iter().zip(surveys).flat_map(|(plan, used)| plan.steps.iter().zip(used)));
@@ -256,10 +268,12 @@ pub fn inspect(
         parameters: (all.1, trained.1),
         precision,
         operators,
+        bound: predicted.as_ref().map(|time| time.said(&steps)),
         steps,
         predicted,
+        device_memory: devices::chip_memory(device.name()),
         remark: device.remark().map(str::to_string),
-        modules: modules(&graph, &peak),
+        modules: modules(&graph, &peak, module_seconds),
         module_types,
         memory: planned.memory(),
         vendor_workspace,
@@ -414,7 +428,7 @@ fn held(plan: &Plan, step: usize) -> Vec<HeldValue> {
     all.into_iter().take(LISTED).map(value).collect()
 }
 
-fn modules(graph: &Graph, peak: &[(String, Held)]) -> Vec<ModuleUse> {
+fn modules(graph: &Graph, peak: &[(String, Held)], seconds: BTreeMap<String, f64>) -> Vec<ModuleUse> {
     let mut by_path: BTreeMap<String, ModuleUse> = BTreeMap::new();
     for (path, m) in stats::modules(graph, DEPTH) {
         let used = by_path.entry(path).or_default();
@@ -422,6 +436,9 @@ fn modules(graph: &Graph, peak: &[(String, Held)]) -> Vec<ModuleUse> {
     }
     for (path, held) in peak {
         by_path.entry(path.clone()).or_default().peak = held.total();
+    }
+    for (path, seconds) in seconds {
+        by_path.entry(path).or_default().kernels = Some(seconds);
     }
     let named = |(path, m): (String, ModuleUse)| ModuleUse {
         path: if path.is_empty() { "(root)".into() } else { path },

@@ -81,6 +81,9 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
     for t in tables(&found, device.name()) {
         printer.table(&t);
     }
+    if let Some(bound) = &found.bound {
+        printer.line(format!("{bound}\n"));
+    }
     if let Some(used) = &found.precision {
         precision_tables(used, &precision).iter().for_each(|t| printer.table(t));
     }

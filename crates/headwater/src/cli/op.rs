@@ -159,7 +159,13 @@ fn pick_schema(op: &'static OpDef, file: &TensorFile, given: &[(&str, &str)]) ->
     };
     schemas.into_iter().find(takes).ok_or_else(|| {
         let have: Vec<_> = file.tensors.keys().map(String::as_str).chain(given.iter().map(|g| g.0)).collect();
-        anyhow!("no overload of {} takes {}; it has\n  {}", op.name, have.join(", "), op.schemas.join("\n  "))
+        anyhow!(
+            "no overload of {} takes {}; it has\n  {}\nTensors of --in are named like these arguments, and the gradients of its outputs \
+             grad_output.0, grad_output.1, ...",
+            op.name,
+            have.join(", "),
+            op.schemas.join("\n  ")
+        )
     })
 }
 

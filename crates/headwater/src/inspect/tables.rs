@@ -38,18 +38,10 @@ pub fn tables(i: &Inspection, device: &str) -> Vec<Table> {
             o.backward.to_string(),
             text::count(o.flops),
             text::bytes(o.bytes as usize),
-            o.support.clone(),
+            shown(&o.support, device),
         ]);
     }
-    let mut modules = Table::new("Modules", &["module", ">parameters", ">FLOP", ">held at the peak"]);
-    for u in &i.modules {
-        modules.row([
-            u.path.clone(),
-            text::count(u.parameters as f64),
-            text::count(u.flops),
-            text::bytes(u.peak),
-        ]);
-    }
+    let modules = modules(i);
     let types = types(&i.module_types);
     let peak = peak(i);
     let recomputed = i.recomputed.as_ref().map(|r| {
@@ -77,6 +69,32 @@ pub fn tables(i: &Inspection, device: &str) -> Vec<Table> {
         .collect()
 }
 
+/// The support of an operator: the reference interpreter of a device that has a host is on that host.
+fn shown(support: &str, device: &str) -> String {
+    match support {
+        "reference" if !["cpu", "reference"].iter().any(|own| device.starts_with(own)) => {
+            "on the host".into()
+        }
+        other => other.into(),
+    }
+}
+
+/// Modules, with the predicted time of their kernels if the device predicts it.
+fn modules(i: &Inspection) -> Table {
+    let columns = ["module", ">parameters", ">FLOP", ">held at the peak", ">kernels, predicted"];
+    let timed = i.modules.iter().any(|u| u.kernels.is_some());
+    let mut modules = Table::new("Modules", &columns[..if timed { 5 } else { 4 }]);
+    for u in &i.modules {
+        let (parameters, flops) = (text::count(u.parameters as f64), text::count(u.flops));
+        let row = [u.path.clone(), parameters, flops, text::bytes(u.peak)];
+        match (timed, row) {
+            (true, [a, b, c, d]) => modules.row([a, b, c, d, u.kernels.map_or("—".into(), text::seconds)]),
+            (false, row) => modules.row(row),
+        }
+    }
+    modules
+}
+
 /// Steps by type of module, if modules are known.
 fn types(types: &[ModuleTypeUse]) -> Option<Table> {
     let columns = ["type", ">modules", ">steps of one", ">launches", ">steps of all", ">launches"];
@@ -101,6 +119,11 @@ pub fn memory(i: &Inspection) -> Table {
     }
     if let Some(bytes) = i.vendor_workspace {
         memory.row(["beside it, workspace of the vendor's operators".into(), text::bytes(bytes)]);
+    }
+    if let Some(has) = i.device_memory {
+        let need = i.memory.total() + i.vendor_workspace.unwrap_or(0);
+        let fits = if need <= has { "it fits" } else { "it does NOT fit" };
+        memory.row([format!("memory of the chip: {fits}"), text::bytes(has)]);
     }
     memory
 }

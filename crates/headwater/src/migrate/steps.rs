@@ -109,13 +109,19 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
         text::count(found.parameters.0 as f64),
         found.operators.iter().map(|o| o.forward + o.backward).sum::<usize>(),
         text::count(found.flops()),
-        text::bytes(found.memory.total()),
+        match found.device_memory {
+            Some(has) if found.memory.total() > has => {
+                format!("{}, of which the chip has {}", text::bytes(found.memory.total()), text::bytes(has))
+            }
+            _ => text::bytes(found.memory.total()),
+        },
         match (&missing[..], slow) {
             ([], 0) => "all of them run natively".to_string(),
-            ([], n) => format!("all of them run, {n} kinds through the slow reference"),
+            ([], n) => format!("all of them run, {n} kinds on the host through the slow reference"),
             (names, _) => format!("the device lacks {}", names.join(", ")),
         }
     );
+    let summary = found.bound.iter().fold(summary, |summary, bound| format!("{summary}; {bound}"));
     let mut out = Found::new(missing.is_empty(), summary);
     if let (Some(foreign), Verdict::Pass) = (&foreign, out.verdict) {
         out.verdict = Verdict::Note;

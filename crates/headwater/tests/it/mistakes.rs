@@ -81,6 +81,23 @@ const MISTAKES: &[(&str, i32, &[&str])] = &[
     ("train {model} --data {train} --steps 1 --batch 0", 2, &["`batch`"]),
     ("train {model} --data {train} --steps 1 --batch 1000000", 1, &["1000000"]),
     ("predict {model} --data {train} --outputs 9 --out {dir}/p.npz", 1, &["no output 9", "returns 2 values"]),
+    (
+        "op gelu --in {train} --out {dir}/y.safetensors --grad",
+        1,
+        &["no overload of gelu takes images", "gelu(Tensor self", "grad_output.0"],
+    ),
+    (
+        "train {model} --data {train} --steps 1 --memory-budget 100KiB",
+        1,
+        &["KiB: it takes", "Raise the budget"],
+    ),
+    (
+        "train {model} --data {train} --steps 1 --freeze bloks.*",
+        2,
+        &["`bloks.*` matches no parameter", "position"],
+    ),
+    ("train {model} --data {train} --steps 1 --class-weights even", 2, &["balanced", "1,3.5"]),
+    ("export {dir} --trainable --out {dir}/x.safetensors", 1, &["model.safetensors"]),
     ("explain HW-X1", 1, &["headwater explain"]),
 ];
 

@@ -53,6 +53,24 @@ fn a_step_on_a_chip_has_a_time_and_busy_units() {
             "{device}: {time}"
         );
         assert!(number(&time["operand_bytes"]) > 4.0 * number(&found["parameters"][0]), "{device}: {time}");
+        // What bounds the step, the memory of the chip, and the kernels' time by module.
+        let bound = found["bound"].as_str().unwrap();
+        let (word, of) = match launching > alone {
+            true => ("launch-bound: of ", "replay them (predicted: "),
+            false => ("bound", "% of it"),
+        };
+        assert!(bound.contains(word) && bound.contains(of), "{device}: {bound}");
+        assert_eq!(
+            found["device_memory"],
+            if device.ends_with("310p") { 24u64 << 30 } else { 64 << 30 },
+            "{device}"
+        );
+        let modules = found["modules"].as_array().unwrap().iter().filter_map(|m| m["kernels"].as_f64());
+        let modules: f64 = modules.sum();
+        assert!(
+            modules > 0.3 * alone && modules < alone,
+            "{device}: {modules} of {alone}, without the update"
+        );
         // Masters of bf16 weights included, everything has a kernel.
         assert_eq!(time["host"], 0, "{device}: {found}");
     }
@@ -86,5 +104,6 @@ fn the_update_is_counted() {
 #[test]
 fn a_processor_has_no_prediction() {
     let found = inspect("cpu", &[]);
+    assert!(found["bound"].is_null() && found["device_memory"].is_null(), "{found}");
     assert!(found["predicted"].is_null() && found["steps"][0]["kernels"].is_null(), "{found}");
 }
