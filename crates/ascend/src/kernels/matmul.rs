@@ -280,8 +280,11 @@ impl Work<'_> {
         // Fractals of 32 bits are not transposed: the bias is read as a column.
         let down_bias = c0 != SIDE;
         let Task { number: task, matrix, tile, sizes: [height, depth], before } = at;
-        let row = k.let_("row", tile.clone() / across * most);
-        let column = k.let_("column", tile.clone() % across * width);
+        let (row, column) = match tiling.downward {
+            true => (tile.clone() % cube.down(), tile.clone() / cube.down()),
+            false => (tile.clone() / across, tile.clone() % across),
+        };
+        let (row, column) = (k.let_("row", row * most), k.let_("column", column * width));
         let rows = k.let_("rows", Scalar::from(most).min(height - row.clone()));
         let row = match &before[0] {
             Some(before) => k.let_("own_row", before.clone() + row),

@@ -260,6 +260,14 @@ fn together(shapes: &[Matmul]) {
 }
 
 #[test]
+fn tiles_of_wide_products_follow_each_other_down_or_across() {
+    // Several tiles both ways, and more than cores have at once.
+    for [m, n] in [[270, 420], [420, 270]] {
+        right(Arch::A2, &shape(Elem::F16, Elem::F16, [m, n, 258], 0, [false; 3]));
+    }
+}
+
+#[test]
 fn several_products_are_one_kernel() {
     use Elem::{BF16, F16, F32};
     let of = |elem, out, size, turned| shape(elem, out, size, 0, turned);
