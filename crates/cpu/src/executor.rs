@@ -12,6 +12,7 @@ use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::graph::Origin;
 use headwater_core::ops::collective::is_collective;
+use headwater_core::ops::linear::matmul_sum::{self, MATMUL_SUM};
 use headwater_core::plan::{Plan, SegmentId, Step, Work};
 use headwater_core::ranks::Transport;
 use headwater_core::target::Port;
@@ -56,6 +57,8 @@ enum LoadedWork {
         reads: Vec<Option<View>>,
         writes: Vec<ViewMut>,
         workspace: Option<Workspace>,
+        /// Sums of an operand, of a product that has them: run after it, in the order that they have alone.
+        sums: Option<Box<Program>>,
     },
     /// Together with the other ranks.
     Collective {
@@ -71,6 +74,16 @@ enum LoadedWork {
     Reference(Box<Step>),
     /// Every result has no elements: there is nothing to compute, however many rows they count.
     Nothing,
+}
+
+impl LoadedWork {
+    /// The row program that it runs, if there is one.
+    fn program(&self) -> Option<&Program> {
+        match self {
+            LoadedWork::Rows(p) | LoadedWork::Kernel { sums: Some(p), .. } => Some(p),
+            _ => None,
+        }
+    }
 }
 
 /// No workspace: aligned as any other, so that kernels may view it as what they like.
@@ -104,14 +117,14 @@ impl Loaded {
                 _ => load(plan, step, pool, tier, kernels),
             };
             let work = work.map_err(|e| e.in_op(step.op).at(&origin))?;
-            if let LoadedWork::Rows(p) = &work {
+            if let Some(p) = work.program() {
                 size = size.max(p.scratch());
             }
             steps.push(LoadedStep { work, op: step.op, origin });
         }
         let mut scratch = Scratch::new(size, pool.threads())?;
         for step in &steps {
-            if let LoadedWork::Rows(p) = &step.work {
+            if let Some(p) = step.work.program() {
                 scratch.reserve(p);
             }
         }
@@ -268,7 +281,15 @@ fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier, kernels: &Kernels) ->
                     (kernel.prepare)(&site)?
                 }
             };
-            Ok(LoadedWork::Kernel { run, reads, writes, workspace })
+            let sums = match **op == MATMUL_SUM {
+                true => {
+                    let (program, view) = matmul_sum::sums(step)?;
+                    let (from, to) = (View::checked(plan, &view)?, View::checked_mut(plan, &step.writes[1])?);
+                    Some(Box::new(Program::new(plan, &program, &[&from], &[to], tier)?))
+                }
+                false => None,
+            };
+            Ok(LoadedWork::Kernel { run, reads, writes, workspace, sums })
         }
     }
 }
@@ -327,7 +348,7 @@ impl LoadedStep {
                 unsafe { program.run(bases, pool, scratch) };
                 Ok(())
             }
-            LoadedWork::Kernel { run, reads, writes, workspace } => {
+            LoadedWork::Kernel { run, reads, writes, workspace, sums } => {
                 reads.iter_mut().flatten().for_each(|v| v.bind(bases));
                 writes.iter_mut().for_each(|v| v.bind(bases));
                 let mut none = Empty([]);
@@ -338,7 +359,12 @@ impl LoadedStep {
                         std::slice::from_raw_parts_mut(bases[s.segment].get().add(s.byte), s.bytes)
                     },
                 };
-                run(&mut Args { reads, writes, workspace, pool })
+                run(&mut Args { reads, writes, workspace, pool })?;
+                if let Some(program) = sums {
+                    // SAFETY: the caller's promise.
+                    unsafe { program.run(bases, pool, scratch) };
+                }
+                Ok(())
             }
             LoadedWork::Collective { op, attrs, reads, write, transport, named } => {
                 reads.iter_mut().for_each(|v| v.bind(bases));

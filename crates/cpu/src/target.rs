@@ -48,8 +48,8 @@ pub(crate) fn target(threads: usize, tier: Tier, kernels: Arc<Kernels>) -> Targe
         // Vectors of 4 to 16 lanes load columns that are contiguous; others are gathered one by one.
         transpose: TransposeCosts { reductions: true, functions: TRANSCENDENTAL },
         // Half of a fused program's instructions, the rest are its user's. Reads: two operands, and what is
-        // small.
-        recompute: RecomputeCosts { instructions: 48, reads: 2.5, smallest: 16.0, longer_lives: 3.0 },
+        // small. Longer lives: the gradient of an MLP's inner layer, four times as wide as the norm before.
+        recompute: RecomputeCosts { instructions: 48, reads: 2.5, smallest: 16.0, longer_lives: 4.0 },
         rates: rates(threads, tier),
         products: [(F16, F32), (BF16, F32), (F32, F32), (F64, F64)]
             .map(|(operands, sums)| ProductModel::plain(operands, sums))

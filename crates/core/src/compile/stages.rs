@@ -76,7 +76,7 @@ pub fn stage(name: &str) -> Option<&'static Stage> {
 use Form::{Forward, Fused, Plan, Step};
 
 /// Every stage, in order.
-pub static STAGES: [Stage; 24] = [
+pub static STAGES: [Stage; 25] = [
     Stage {
         name: "evaluation",
         input: Forward,
@@ -253,6 +253,15 @@ pub static STAGES: [Stage; 24] = [
         summary: "recomputes cheap activations in the backward pass rather than save them",
         runs: |o, _| o.goal == Goal::Train && o.recompute,
         run: |c, _, target| rewrite(c, |g| pass::recompute(g, target)),
+    },
+    Stage {
+        name: "epilogues",
+        input: Fused,
+        output: Fused,
+        exactness: Some(Exactness::Exact),
+        summary: "joins a bias's gradient with the product that is the weight's, where one kernel has both",
+        runs: |o, _| matches!(o.goal, Goal::Train | Goal::Step),
+        run: |c, _, target| rewrite(c, |g| pass::epilogues(g, target)),
     },
     Stage {
         name: "accumulate",

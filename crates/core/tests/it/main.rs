@@ -7,6 +7,7 @@ mod derivatives;
 mod differentiation;
 mod distribute;
 mod elementary;
+mod epilogues;
 mod fusion;
 mod lift;
 mod modules;

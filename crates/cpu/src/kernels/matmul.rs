@@ -1,4 +1,5 @@
-//! Matrix products of operators: `matmul` (batched, broadcast) and `linear` (with bias).
+//! Matrix products of operators: `matmul` (batched, broadcast), `linear` (with bias) and the product of
+//! `matmul_sum`, whose sums the executor runs as the row program that they are.
 
 use super::{Args, Kernel, Prepared, Site, floats};
 use crate::element::Float;
@@ -10,12 +11,20 @@ use crate::view::View;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::linear::linear::LINEAR;
 use headwater_core::ops::linear::matmul::{Dims, MATMUL};
+use headwater_core::ops::linear::matmul_sum::MATMUL_SUM;
 use headwater_core::target::Port;
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
     Kernel {
         op: &MATMUL,
+        takes: floats,
+        workspace: |site| Geometry::matmul(site).map_or(0, |g| g.workspace(site)),
+        strided: |port| matches!(port, Port::Read(_)),
+        prepare: |site| Ok(prepare(Geometry::matmul(site)?, site.tier)),
+    },
+    Kernel {
+        op: &MATMUL_SUM,
         takes: floats,
         workspace: |site| Geometry::matmul(site).map_or(0, |g| g.workspace(site)),
         strided: |port| matches!(port, Port::Read(_)),

@@ -69,6 +69,6 @@ fn the_page_shows_what_the_compiler_writes() {
         let count = count.trim_end_matches(" steps");
         assert_eq!(count, after[2], "{stage}: {row}");
     }
-    let steps = std::fs::read_to_string(out.path().join("24-plan.plan")).unwrap();
+    let steps = std::fs::read_to_string(out.path().join("25-plan.plan")).unwrap();
     assert!(steps.lines().filter(|l| l.starts_with("step cat")).count() == 0, "copies are left");
 }

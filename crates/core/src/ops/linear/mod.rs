@@ -9,6 +9,7 @@ operators! {
     grouped_mm: GROUPED_MM, GROUPED_MM_WEIGHT_BACKWARD;
     linear: LINEAR;
     matmul: MATMUL;
+    matmul_sum: MATMUL_SUM;
     tensordot: TENSORDOT, INNER;
     vecdot: VECDOT;
 }

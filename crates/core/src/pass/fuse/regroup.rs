@@ -63,7 +63,8 @@ pub(super) fn widen_late(mut graph: Graph) -> Result<Graph> {
 
 /// Sums over all dimensions but the last, as of a bias's gradient, row by row: into as many sums as there are
 /// columns, which stay in the caches. If a row program computes the operand, right after that one and over
-/// its rows: so they fuse, whatever else reads it in between.
+/// its rows: so they fuse, whatever else reads it in between. The program remains that one's by its origin:
+/// what a norm's gradient is summed to is the bias of the layer before.
 ///
 /// # Errors
 /// Refusals of an operator's own program rule.
@@ -75,7 +76,8 @@ pub(super) fn sum_early(mut graph: Graph, limits: &RowProgramLimits) -> Result<G
         let sum = by_rows(&graph, &graph.nodes[n], v);
         match maker {
             Some(NodeId(maker)) => {
-                behind[maker as usize].push(sum);
+                let origin = graph.nodes[maker as usize].origin;
+                behind[maker as usize].push(Node { origin, ..sum });
                 *moved = true;
             }
             None => graph.nodes[n] = sum,
