@@ -4,11 +4,12 @@ The step is itself a backend of TorchDynamo and is called through it each time. 
 frozen parameters and Python state; each new combination becomes one more program on the same state."""
 
 import contextlib
+import functools
 import json
 import logging
 import warnings
 from collections.abc import Mapping
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 
@@ -414,14 +415,17 @@ def _dynamo_refusal(e: Exception) -> Refusal:
     return Refusal(f"TorchDynamo: {lines[0] if lines else type(e).__name__}", "", place)
 
 
-@contextlib.contextmanager
-def _capturing() -> Iterator[None]:
+def _capturing() -> "contextlib.AbstractContextManager[None]":
     """Dynamo's settings while it may capture: hooks of modules are guarded, and lines for a log do not end a graph."""
     once = {f for name in ("warning_once", "info_once") if (f := getattr(logging.Logger, name, None))}
-    ignored = torch._dynamo.config.ignore_logging_functions | once
-    with torch._dynamo.config.patch(
+    return _settings(frozenset(torch._dynamo.config.ignore_logging_functions | once))
+
+
+@functools.lru_cache(8)
+def _settings(ignored: frozenset[Any]) -> "contextlib.AbstractContextManager[None]":
+    """A patch of dynamo's settings, one for all steps: each has a `ContextVar`, which Python's context keeps for good."""
+    return torch._dynamo.config.patch(
         skip_nnmodule_hook_guards=False,
-        ignore_logging_functions=ignored,
+        ignore_logging_functions=set(ignored),
         fail_on_recompile_limit_hit=True,
-    ):
-        yield
+    )
