@@ -1,7 +1,7 @@
 //! Loads plans and runs them: checks every operand once, prepares each step, then runs the steps in order.
 
 use crate::buffer::CpuBuffer;
-use crate::kernels::{Args, Kernels, Prepared, Site};
+use crate::kernels::{Args, Kernels, Prepared, Site, matmul};
 use crate::pool::{Pool, Shared};
 use crate::rows::{Program, Scratch, ScratchSize};
 use crate::stream::CpuStream;
@@ -12,7 +12,7 @@ use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::graph::Origin;
 use headwater_core::ops::collective::is_collective;
-use headwater_core::ops::linear::matmul_sum::{self, MATMUL_SUM};
+use headwater_core::ops::linear::matmul_sum::MATMUL_SUM;
 use headwater_core::plan::{Plan, SegmentId, Step, Work};
 use headwater_core::ranks::Transport;
 use headwater_core::target::Port;
@@ -283,7 +283,7 @@ fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier, kernels: &Kernels) ->
             };
             let sums = match **op == MATMUL_SUM {
                 true => {
-                    let (program, view) = matmul_sum::sums(step)?;
+                    let (program, view) = matmul::sums(step, attrs)?;
                     let (from, to) = (View::checked(plan, &view)?, View::checked_mut(plan, &step.writes[1])?);
                     Some(Box::new(Program::new(plan, &program, &[&from], &[to], tier)?))
                 }

@@ -11,8 +11,12 @@ use crate::view::View;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::linear::linear::LINEAR;
 use headwater_core::ops::linear::matmul::{Dims, MATMUL};
-use headwater_core::ops::linear::matmul_sum::MATMUL_SUM;
+use headwater_core::ops::linear::matmul_sum::{self, MATMUL_SUM};
+use headwater_core::plan::{Step, TensorView};
+use headwater_core::row::RowProgram;
+use headwater_core::shape::{Layout, Shape};
 use headwater_core::target::Port;
+use headwater_core::{Attrs, fail};
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
@@ -164,4 +168,25 @@ fn run<T: Operand>(g: &Geometry, tier: Tier, args: &mut Args) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The sums of a `matmul_sum` as a row program over the operand that they are of, and that operand with the
+/// summed dimension first.
+///
+/// # Errors
+/// `Plan` if the step lacks the operand.
+pub(crate) fn sums(step: &Step, attrs: &Attrs) -> Result<(RowProgram, TensorView)> {
+    let types = step.types();
+    let of = matmul_sum::of(&types.cx(attrs))?;
+    let operand = step.reads.get(of).and_then(Option::as_ref);
+    let operand = operand.ok_or_else(|| fail!(Plan, "operand {of} of matmul_sum is missing"))?;
+    let l = &operand.layout;
+    let order = if of == 0 { [1, 0] } else { [0, 1] };
+    let layout = Layout {
+        shape: Shape::new(&order.map(|d| l.shape[d])),
+        strides: order.map(|d| l.strides[d]).into_iter().collect(),
+        offset: l.offset,
+    };
+    let view = TensorView { layout, ..operand.clone() };
+    Ok((matmul_sum::program(&view.layout.shape, view.dtype), view))
 }

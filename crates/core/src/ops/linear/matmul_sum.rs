@@ -5,9 +5,7 @@ use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::ensure;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
-use crate::plan::{Step, TensorView};
 use crate::row::{Access, RowBuilder, RowProgram};
-use crate::shape::{Layout, Shape};
 use crate::tensor::{Tensor, TensorType};
 
 /// `[m, k] × [k, n]`, and sums over `k` of one operand: `[m]` of the left one (`of` = 0), `[n]` of the right
@@ -40,8 +38,11 @@ pub static MATMUL_SUM: OpDef = OpDef {
     },
 };
 
-/// The operand that is summed.
-fn of(cx: &OpCx) -> Result<usize> {
+/// The operand that is summed: 0 or 1.
+///
+/// # Errors
+/// `Attribute` for any other number.
+pub fn of(cx: &OpCx) -> Result<usize> {
     let of = cx.int("of")?;
     ensure!(matches!(of, 0 | 1), Attribute, "`of` is 0 or 1, the operand that is summed, not {of}");
     Ok(of as usize)
@@ -70,30 +71,8 @@ fn reference(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Resu
     Ok(made)
 }
 
-/// The sums of a step as a row program over what it reads.
-///
-/// # Errors
-/// `Plan` if the step is another operator's.
-pub fn sums(step: &Step) -> Result<(RowProgram, TensorView)> {
-    let crate::plan::Work::Kernel { attrs, .. } = &step.work else {
-        return Err(crate::fail!(Plan, "a row program is no matmul_sum"));
-    };
-    let types = step.types();
-    let of = of(&types.cx(attrs))?;
-    let operand = step.reads.get(of).and_then(Option::as_ref);
-    let operand = operand.ok_or_else(|| crate::fail!(Plan, "operand {of} of matmul_sum is missing"))?;
-    let l = &operand.layout;
-    let order = if of == 0 { [1, 0] } else { [0, 1] };
-    let layout = Layout {
-        shape: Shape::new(&order.map(|d| l.shape[d])),
-        strides: order.map(|d| l.strides[d]).into_iter().collect(),
-        offset: l.offset,
-    };
-    let view = TensorView { layout, ..operand.clone() };
-    Ok((program(&view.layout.shape, view.dtype), view))
-}
-
-/// Sums over the rows of a matrix, as the gradient of a bias has them before it is joined with a product.
+/// Sums over the rows of a matrix `[k, length]`, as the gradient of a bias has them before it is joined with
+/// a product.
 pub fn program(shape: &[usize], dtype: crate::DType) -> RowProgram {
     let mut b = RowBuilder::new(&shape[..1], &shape[1..]);
     let x = b.read(dtype, Access::identity(2));
