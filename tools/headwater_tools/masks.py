@@ -161,8 +161,10 @@ class Means:
             scale, shift = affine(this, number)
             return self.keep(made, replace(this, scale=scale, shift=shift), x)
         if name == "floor" and this.uniform and this.scale == 1:
+            if not 0 <= this.shift <= 1:
+                return None
             self.count += 1
-            return torch.full_like(x, this.shift)
+            return self.numbers(torch.full_like(x, this.shift), this, this.shift)
         return NotImplemented
 
     def masked(self, func, name, args, kwargs, this):
@@ -178,7 +180,7 @@ class Means:
             made = func(*args, **kwargs)
             if made.dtype is torch.bool:
                 return self.keep(made.clone() if made is args[0] else made, this, args[0])
-            return made.fill_(this.mean) if made.is_floating_point() else None
+            return self.numbers(made.fill_(this.mean), this, this.mean) if made.is_floating_point() else None
         if name in ("mul", "div") and len(args) == 2:
             other = args[1] if this else args[0]
             dtype = other.dtype if torch.is_tensor(other) else torch.get_default_dtype() if isinstance(other, float) else None
@@ -198,6 +200,11 @@ class Means:
             self.drawn[made] = known
             return made
         self.drawn[source] = known
+        return made
+
+    def numbers(self, made, this, probability):
+        """A mask of floats."""
+        self.drawn[made] = Drawn(this.by, False, probability)
         return made
 
     def mask(self, made, this, probability):

@@ -82,6 +82,7 @@ MASKS = {
     "comparison": (lambda x: x * (torch.rand(4, 1) < 0.25), lambda x: 0.25 * x),
     "scaled comparison": (lambda x: x * (torch.rand_like(x) * 2 - 0.5 >= 1.0).float() / 0.25, lambda x: x),
     "floor in place": (lambda x: x * torch.rand(4, 1).add_(0.6).floor_(), lambda x: 0.6 * x),
+    "floor as bools": (lambda x: x * (torch.rand(4, 1) + 0.25).floor().bool().float() * 2, lambda x: 0.5 * x),
     "uniform_": (lambda x: torch.where(torch.empty(4, 3).uniform_() > 0.9, x, -x), lambda x: 0.1 * x - 0.9 * x),
     "inverted": (lambda x: x.masked_fill(~(torch.rand(4, 3) < 0.9), 5.0), lambda x: 0.9 * x + 0.1 * 5),
     "as bools": (lambda x: x.masked_fill((1 - torch.empty_like(x).bernoulli_(0.8)).bool(), 0) / 0.8, lambda x: x),
@@ -120,6 +121,8 @@ REFUSED = {
     "order": (lambda x: x[torch.rand(4).argsort()], "`rand`.*read by `argsort"),
     "integers": (lambda x: x[torch.randint(0, 4, (4,))], "`randint`"),
     "half of a permutation": (lambda x: x * (torch.randperm(3) > 0), "`randperm`"),
+    "integers of a mask": (lambda x: x * (torch.rand(4, 1) + 0.5).floor().long(), "`rand`.*read by `(long|to)"),
+    "floor of more": (lambda x: x * (torch.rand(4, 1) + 1.5).floor(), "`rand`.*read by `floor"),
     "infinite": (lambda x: x.masked_fill(torch.rand(4, 3) < 0.5, float("-inf")).softmax(-1), "read by `masked_fill"),
 }
 

@@ -82,7 +82,7 @@ pub static STAGES: [Stage; 25] = [
         input: Forward,
         output: Forward,
         exactness: None,
-        summary: "turns dropout off, random masks to their means and batch norm to running statistics, as `module.eval()` does",
+        summary: "turns dropout off and batch norm to running statistics, as `module.eval()` does, and random masks to their means",
         runs: |o, _| o.goal == Goal::Evaluate,
         run: |c, _, _| rewrite(c, |g| pass::evaluation(&g)),
     },

@@ -1,4 +1,4 @@
-//! The evaluation form of a graph exported in training mode, as `module.eval()` would have made it. It has no
+//! The evaluation form of a graph exported in training mode. As after `module.eval()`, it has no
 //! dropout, no random masks, running statistics instead of the batch's, and mutates nothing. Runs on the
 //! graph as imported, before decomposition.
 
@@ -9,8 +9,10 @@ use crate::graph::{Graph, Node, OutputRole};
 
 /// Rewrites every operator that behaves differently in training, and drops all outputs but the user's.
 ///
-/// Masks that the model draws are their means, which is what `module.eval()` makes of stochastic depth. Other
-/// random numbers, and Python branches on `self.training`, are in the graph as they were traced and stay.
+/// Masks that the model draws are their means. That is what `module.eval()` makes of stochastic depth, whose
+/// mask is divided by its probability; a mask that is not keeps its mean as a factor, and one that chooses
+/// mixes both sides, where the module in evaluation mode may leave it out. Other random numbers, and Python
+/// branches on `self.training`, are in the graph as they were traced and stay.
 ///
 /// # Errors
 /// Refusals of the type rules: none for an exported model.

@@ -161,7 +161,9 @@ impl Search<'_> {
             return Some(());
         }
         if node.op.name == "floor" && x.v == Source::Uniform && x.scale == 1.0 {
-            self.changes.insert(n, (x.root, Change::Full(x.shift)));
+            let p = Some(x.shift).filter(|p| (0.0..=1.0).contains(p))?;
+            self.changes.insert(n, (x.root, Change::Full(p)));
+            self.drawn.insert(out, mask(p));
             return Some(());
         }
         if node.attrs.get("alpha").is_some() && number(node, "alpha") != Some(1.0)
@@ -204,7 +206,10 @@ impl Search<'_> {
                 self.drawn.insert(out, mask);
                 return Some(());
             }
-            _ if first.is_some() && casts(node) && dtype.is_float() => Change::Full(p),
+            _ if first.is_some() && casts(node) && dtype.is_float() => {
+                self.drawn.insert(out, Drawn { scale: 1.0, shift: 0.0, ..mask });
+                Change::Full(p)
+            }
             ("mul", _) | ("div", Some(_)) => {
                 let other = node.inputs.get(1 - at).copied().flatten().map(|v| graph.ty(v).dtype);
                 let float = match other {
@@ -429,6 +434,11 @@ mod tests {
         let count = masks_as_means(&mut graph);
         assert_eq!((graph.outputs[0].value, graph.ty(y)), (y, &before), "ids and types stay");
         verify(&graph).unwrap();
+        (computed(graph), count)
+    }
+
+    /// The graph's result for x from 0 to 11, [4, 3].
+    fn computed(graph: Graph) -> Vec<f64> {
         let graph = pass::simplify(pass::decompose(graph).unwrap()).graph;
         let x = Tensor::float(DType::F64, [4, 3], (0..12).map(f64::from).collect::<Vec<_>>());
         let key = Tensor::int(DType::I64, [2], vec![1, 2]);
@@ -437,7 +447,7 @@ mod tests {
             .iter()
             .map(|i| if i.role == InputRole::Rng { key.clone() } else { x.clone() })
             .collect();
-        (reference::run(&graph, &inputs).unwrap()[0].floats().to_vec(), count)
+        reference::run(&graph, &inputs).unwrap()[0].floats().to_vec()
     }
 
     fn close(found: &[f64], expected: impl Fn(f64) -> f64) {
@@ -468,6 +478,18 @@ mod tests {
         });
         assert_eq!(count, 1);
         close(&y, |x| x);
+    }
+
+    #[test]
+    fn evaluation_draws_nothing() {
+        let mut b = Builder::new();
+        let x = b.input("x", TensorType::new(DType::F64, [4, 3]), InputRole::User);
+        let u = b.apply(op("rand"), &[], rows()).unwrap()[0];
+        let u = b.one(op("add"), &[u], number(0.7)).unwrap();
+        let mask = b.call(op("floor"), &[u]).unwrap();
+        let y = b.mul(x, mask).unwrap();
+        b.output("y", y, OutputRole::User);
+        close(&computed(pass::evaluation(&b.finish()).unwrap()), |x| 0.7 * x);
     }
 
     #[test]
@@ -503,6 +525,21 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_a_mask_are_followed_to_truth_values() {
+        let (y, count) = means(|b, x| {
+            let u = b.apply(op("rand"), &[], rows())?[0];
+            let u = b.one(op("add"), &[u], number(0.25))?;
+            let mask = b.call(op("floor"), &[u])?;
+            let mask = b.one(op("to"), &[mask], Attrs::new().with("dtype", DType::Bool))?;
+            let mask = b.one(op("to"), &[mask], Attrs::new().with("dtype", DType::F64))?;
+            let mask = b.one(op("gt"), &[mask], number(0.5))?;
+            b.one(op("masked_fill"), &[x, mask], Attrs::new().with("value", 8.0))
+        });
+        assert_eq!(count, 1);
+        close(&y, |x| 0.75 * x + 0.25 * 8.0);
+    }
+
+    #[test]
     fn probabilities_may_be_a_tensor() {
         let (y, count) = means(|b, x| {
             let p = b.full(&TensorType::new(DType::F64, [3]), 0.5)?;
@@ -526,7 +563,15 @@ mod tests {
             let y = b.mul(x, mask)?;
             b.mul(y, sorted)
         };
-        for recipe in [noise, order] {
+        // Integers have no mean: 0.5 would be 0.
+        let integers: Recipe = |b, x| {
+            let u = b.apply(op("rand"), &[], rows())?[0];
+            let u = b.one(op("add"), &[u], number(0.5))?;
+            let mask = b.call(op("floor"), &[u])?;
+            let mask = b.one(op("to"), &[mask], Attrs::new().with("dtype", DType::I64))?;
+            b.mul(x, mask)
+        };
+        for recipe in [noise, order, integers] {
             assert_eq!(means(recipe).1, 0);
         }
     }
