@@ -10,7 +10,8 @@ use crate::runtime::trainer::Evaluation;
 /// Largest relative increase of the loss, and largest decrease of the accuracy, that is no cost in any case.
 const LIMIT: f64 = 0.01;
 
-/// Largest relative increase of the loss that batches may hide, or that an accuracy as good makes up for.
+/// Largest relative increase of the loss, and largest decrease of the accuracy, that batches may hide; and of
+/// the loss, that an accuracy as good makes up for.
 const MOST: f64 = 0.1;
 
 /// Standard errors that a mean difference must exceed.
@@ -47,7 +48,7 @@ pub(super) fn judge(plain: &Side, mixed: &Side) -> Judged {
     let (Some(a), Some(b)) = (plain.evaluation, mixed.evaluation) else { return by_steps(plain, mixed) };
     let accuracy = accuracy(a, b);
     let (what, values) = ("held-out loss", (a.scores.loss, b.scores.loss));
-    let as_good = accuracy.as_ref().is_some_and(|j| j.says == Says::NoCost);
+    let as_good = a.scores.accuracy.zip(b.scores.accuracy).is_some_and(|(a, b)| a - b <= LIMIT);
     let loss = loss(what, values, a.by_batch.loss(&b.by_batch), as_good);
     match accuracy {
         // Accuracy first: it is what a classifier is for.
@@ -140,9 +141,13 @@ fn accuracy(a: &Evaluation, b: &Evaluation) -> Option<Judged> {
         Some(error) => {
             let chance = (ERRORS * error + unit).max(if single { unit } else { LIMIT });
             let why = format!("; a difference of up to {chance:.4} is chance");
-            match lost > chance && lost > LIMIT {
-                true => (Says::Cost, "it COSTS accuracy", why),
-                false => (Says::NoCost, "no loss of accuracy beyond chance", why),
+            match (lost > chance && lost > LIMIT, lost > MOST) {
+                (true, _) => (Says::Cost, "it COSTS accuracy", why),
+                (false, true) => {
+                    let word = "less accuracy, though so few are held out that it may be chance";
+                    (Says::Unclear, word, why)
+                }
+                (false, false) => (Says::NoCost, "no loss of accuracy beyond chance", why),
             }
         }
         None if lost <= LIMIT => (Says::NoCost, "no loss of accuracy", format!("; {LIMIT} is allowed")),
@@ -274,6 +279,13 @@ mod tests {
             cost.starts_with("it COSTS accuracy: 0.8000 on 80 held-out samples, 0.9000 in full"),
             "{cost}"
         );
+        // Half of the ten samples that were right, which chance may do: nothing follows.
+        let few = judged(&of(&[(1.0, 6)], 10), &of(&[(1.0, 3)], 10));
+        assert!(few.says == Says::Unclear && few.text.contains("may be chance"), "{}", few.text);
+        // 7 % fewer right is within chance where batches part, and makes up for no loss.
+        let (before, after) = ([9, 5, 9, 5, 9, 5, 9, 5], [4, 8, 4, 9, 4, 8, 4, 9]);
+        assert_eq!(says(before, after), Says::NoCost);
+        assert_eq!(judged(&run(before, 1.0), &run(after, 1.05)).says, Says::Cost);
         // A loss 2 % higher in each batch, with as many right: said, and no cost. Not so with fewer right.
         let text = judged(&run([9; 8], 1.0), &run([9; 8], 1.02));
         assert_eq!(text.says, Says::NoCost);

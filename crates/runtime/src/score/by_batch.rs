@@ -58,16 +58,23 @@ impl ByBatch {
 
     /// The difference of losses to another evaluation of the same batches; `None` of others.
     pub fn loss(&self, second: &ByBatch) -> Option<Paired> {
-        self.paired(second, |b| (b.loss, b.samples as f64))
+        self.paired(second, |b| b.samples as u64, |b| (b.loss, b.samples as f64))
     }
 
     /// The difference of the share of labels that are right; `None` where none were counted.
     pub fn accuracy(&self, second: &ByBatch) -> Option<Paired> {
-        self.paired(second, |b| (b.right as f64 / b.counted.max(1) as f64, b.counted as f64))
+        let share = |b: &Batch| (b.right as f64 / b.counted.max(1) as f64, b.counted as f64);
+        self.paired(second, |b| b.counted, share)
     }
 
-    fn paired(&self, second: &ByBatch, of: impl Fn(&Batch) -> (f64, f64)) -> Option<Paired> {
-        let same = |(a, b): (&Batch, &Batch)| (a.samples, a.counted) == (b.samples, b.counted);
+    /// Pairs of batches with the same number of samples, and of what `counts` gives.
+    fn paired(
+        &self,
+        second: &ByBatch,
+        counts: impl Fn(&Batch) -> u64,
+        of: impl Fn(&Batch) -> (f64, f64),
+    ) -> Option<Paired> {
+        let same = |(a, b): (&Batch, &Batch)| a.samples == b.samples && counts(a) == counts(b);
         if self.0.len() != second.0.len() || !self.0.iter().zip(second.0.iter()).all(same) {
             return None;
         }
@@ -111,6 +118,9 @@ mod tests {
         let one = a.0[..1].to_vec();
         assert_eq!(ByBatch::new(one.clone()).loss(&ByBatch::new(one)).unwrap().error, None);
         assert_eq!(ByBatch::default().loss(&ByBatch::default()), None);
+        // Labels that were counted in one evaluation alone: losses have pairs, shares have none.
+        let uncounted = ByBatch::new(a.0.iter().map(|b| Batch { counted: 0, ..*b }).collect());
+        assert!(a.loss(&uncounted).is_some() && a.accuracy(&uncounted).is_none());
         // In no comparison of evaluations.
         assert_eq!(a, b);
     }
