@@ -1,6 +1,7 @@
 //! Alerts of a run: a message, an event of the log, and a command, once for each reason.
 
 use super::console::say;
+use crate::runtime::Error;
 use crate::runtime::config::AlertConfig;
 use crate::runtime::log::JsonLines;
 use crate::runtime::trainer::{Alert, Event, Observer, Start};
@@ -98,11 +99,15 @@ impl Alerts {
         thread.into_iter().for_each(|t| drop(t.join()));
     }
 
-    /// A step that ended the run because its numbers were none.
-    pub(super) fn not_finite(&mut self) {
-        if let Some(Watched { run, .. }) = &self.watched {
+    /// A run has ended in an error: an alert if that was numbers that are not finite.
+    pub(super) fn failed(&mut self, error: &anyhow::Error) {
+        let not_finite = |e: &Error| matches!(e, Error::NotFinite { .. });
+        if error.chain().any(|e| e.downcast_ref().is_some_and(not_finite))
+            && let Some(Watched { run, .. }) = &self.watched
+        {
             run.loss(f64::NAN);
         }
+        self.end();
     }
 }
 

@@ -163,13 +163,23 @@ impl Metrics {
     }
 }
 
+impl Metrics {
+    /// No run goes on.
+    pub(super) fn ended(&mut self) {
+        self.running(0.0);
+    }
+
+    fn running(&mut self, value: f64) {
+        self.set("headwater_running", "1 while a run goes on, 0 after its end.", value);
+    }
+}
+
 impl Observer for Metrics {
     fn essential(&self) -> bool {
         false
     }
 
     fn event(&mut self, event: &Event) -> crate::runtime::Result<()> {
-        const RUNNING: (&str, &str) = ("headwater_running", "1 while a run goes on, 0 after its end.");
         match event {
             Event::Start(s) => {
                 self.run = (s.steps, 0, Instant::now());
@@ -179,7 +189,7 @@ impl Observer for Metrics {
                 self.set("headwater_parameters", "Elements of all trained parameters.", s.parameters as f64);
                 self.set("headwater_step", "Steps done.", 0.0);
                 self.evaluation.reset();
-                self.set(RUNNING.0, RUNNING.1, 1.0);
+                self.running(1.0);
             }
             Event::Resume { step, .. } => {
                 self.run.1 = *step;
@@ -201,7 +211,7 @@ impl Observer for Metrics {
             Event::Checkpoint { step, best: false, .. } => {
                 self.set("headwater_checkpoint_step", "Steps done at the newest checkpoint.", *step as f64);
             }
-            Event::End { .. } | Event::Interrupted { .. } => self.set(RUNNING.0, RUNNING.1, 0.0),
+            Event::End { .. } | Event::Interrupted { .. } => self.ended(),
             _ => {}
         }
         Ok(())

@@ -128,6 +128,11 @@ impl Watcher for StepPrinter {
     fn training(&mut self) -> &mut dyn Observer {
         &mut self.followers
     }
+
+    fn failed(&mut self, error: &anyhow::Error) {
+        self.followers.alerts.failed(error);
+        self.followers.metrics.iter_mut().for_each(Metrics::ended);
+    }
 }
 
 pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Outcome> {

@@ -276,11 +276,8 @@ fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer:
         }
         summary
     });
-    let not_finite = |e: &anyhow::Error| {
-        e.chain().any(|c| matches!(c.downcast_ref::<Error>(), Some(Error::NotFinite { .. })))
-    };
-    if summary.as_ref().err().is_some_and(not_finite) {
-        alerts.not_finite();
+    if let Err(e) = &summary {
+        alerts.failed(e);
     }
     let summary = summary.map_err(usage)?;
     if let Some(e) = &summary.evaluation {
@@ -370,7 +367,8 @@ fn chosen(
         budget: args.budget,
         batches: args.budget_batches,
     };
-    let (bound, batches) = auto::batches(model, &parse_dims(&args.dims)?, config, asked.batches)?;
+    let (mut bound, batches) = auto::batches(model, &parse_dims(&args.dims)?, config, asked.batches)?;
+    adapt::freeze(&mut bound.graph, &config.freeze)?;
     let limits = limits::measure(&Pool::from_env(), Tier::current()?, limits::Workload::default())?;
     let found = auto::choose(&bound, &batches, asked, &limits, device, |what| {
         printer.line(format!("precision: {what}"))

@@ -88,6 +88,8 @@ pub trait Watcher {
     fn end(&mut self, number: usize, section: &Section);
     /// Draws the training run.
     fn training(&mut self) -> &mut dyn Observer;
+    /// A step has ended in an error, and with it a training run that was going on.
+    fn failed(&mut self, _: &anyhow::Error) {}
 }
 
 /// The treatment of an earlier migration's results.
@@ -234,9 +236,13 @@ impl Run<'_> {
         self.report.sections.pop();
         self.failed = self.failed.take().or(begun.err());
         let begin = Instant::now();
-        let (result, found) = match work(&mut Living { inner: self.watcher, live }) {
+        let worked = work(&mut Living { inner: self.watcher, live });
+        let (result, found) = match worked {
             Ok((t, found)) => (Some(t), found),
-            Err(e) => (None, failure(&e, &self.again)),
+            Err(e) => {
+                self.watcher.failed(&e);
+                (None, failure(&e, &self.again))
+            }
         };
         let Found { verdict, summary, blocks, next, values, idle, seconds } = found;
         let seconds = seconds.unwrap_or(begin.elapsed().as_secs_f64());

@@ -13,8 +13,8 @@ use crate::inspect::{inspect, tables};
 use crate::machine::Machine;
 use crate::model::{BoundModel, Model, Silenced};
 use crate::report::{Block, Chart, Series, Table, Verdict, facts, text};
-use crate::runtime::Dataset;
 use crate::runtime::session::Training;
+use crate::runtime::{Dataset, adapt};
 use anyhow::{Context, Result};
 use std::sync::Arc;
 
@@ -91,7 +91,8 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     let model = Model::open(&job.export)?;
     let golden = job.golden.as_deref().map(Golden::read).transpose()?;
     let foreign = golden.as_ref().map(|g| g.of_another(&job.export)).transpose()?.flatten();
-    let bound = sized(job, &model)?;
+    let mut bound = sized(job, &model)?;
+    adapt::freeze(&mut bound.graph, &job.train.freeze)?;
     let silenced = Silenced::make(&mut bound.graph.clone());
     // The budget is for the precision that is trained in, which training keeps or refuses by itself.
     let settings = Training {

@@ -220,6 +220,27 @@ mod alerts {
     }
 
     #[test]
+    fn a_migration_whose_run_ends_in_numbers_that_are_not_finite_raises_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit");
+        let job = format!(
+            "[model]\nexport = {:?}\n[train]\nsteps = 8\nbatch = 32\nnonfinite = \"stop\"\n[train.optimizer]\nname = \"sgd\"\nlr = 1e30\n\
+             [train.data]\ntrain = {:?}\n[train.alert]\nloss_above = 1e300\n",
+            root.join("digits_vit.pt2"),
+            root.join("train.safetensors"),
+        );
+        std::fs::write(dir.path().join("migrate.toml"), job).unwrap();
+        let out = dir.path().join("out");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+        let done = command.arg("migrate").arg(dir.path()).arg("--out").arg(&out).output().unwrap();
+        let said =
+            String::from_utf8_lossy(&done.stderr).into_owned() + &String::from_utf8_lossy(&done.stdout);
+        assert!(!done.status.success() && said.contains("not finite"), "{said}");
+        let alerts = events(&out, "alert");
+        assert!(alerts.len() == 1 && alerts[0]["alert"] == "loss_above", "{alerts:?} {said}");
+    }
+
+    #[test]
     fn a_run_that_does_nothing_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("called");

@@ -42,11 +42,15 @@ impl JsonLines {
         JsonLines::begin(path, &lines)
     }
 
-    /// Adds an event to a log that a run writes, from beside that run.
+    /// Adds an event to a log that a run writes, from another thread. Only to a file: a pipe without a
+    /// reader would block, and links are not followed.
     ///
     /// # Errors
     /// `Io`.
     pub fn add(path: &Path, event: &Event) -> Result<()> {
+        if !fs::symlink_metadata(path).map_err(Error::io(path))?.is_file() {
+            return Ok(());
+        }
         let out = OpenOptions::new().append(true).open(path).map_err(Error::io(path))?;
         JsonLines { path: path.to_owned(), out }.event(event)
     }
