@@ -14,6 +14,9 @@ const LIMIT: f64 = 0.01;
 /// the loss, that an accuracy as good makes up for.
 const MOST: f64 = 0.1;
 
+/// Largest decrease of an accuracy, within chance, that makes up for some loss: with 360 samples, seven.
+const AS_GOOD: f64 = 0.02;
+
 /// Standard errors that a mean difference must exceed.
 const ERRORS: f64 = 3.0;
 
@@ -48,7 +51,9 @@ pub(super) fn judge(plain: &Side, mixed: &Side) -> Judged {
     let (Some(a), Some(b)) = (plain.evaluation, mixed.evaluation) else { return by_steps(plain, mixed) };
     let accuracy = accuracy(a, b);
     let (what, values) = ("held-out loss", (a.scores.loss, b.scores.loss));
-    let as_good = a.scores.accuracy.zip(b.scores.accuracy).is_some_and(|(a, b)| a - b <= LIMIT);
+    let lost = a.scores.accuracy.zip(b.scores.accuracy).map(|(a, b)| a - b);
+    let as_good =
+        accuracy.as_ref().is_some_and(|j| j.says == Says::NoCost) && lost.is_some_and(|l| l <= AS_GOOD);
     let loss = loss(what, values, a.by_batch.loss(&b.by_batch), as_good);
     match accuracy {
         // Accuracy first: it is what a classifier is for.
