@@ -14,11 +14,12 @@ const LIMIT: f64 = 0.01;
 /// the loss, that an accuracy as good makes up for.
 const MOST: f64 = 0.1;
 
-/// Largest decrease of an accuracy, within chance, that makes up for some loss: with 360 samples, seven.
-const AS_GOOD: f64 = 0.02;
-
-/// Standard errors that a mean difference must exceed.
+/// Standard errors that a mean difference of batches must exceed.
 const ERRORS: f64 = 3.0;
+
+/// Standard errors of a difference of two shares of samples. That one does not know that the samples are the
+/// same, and is too large by itself.
+const ERRORS_OF_SHARES: f64 = 2.0;
 
 /// Fewer batches than these have no standard error that says anything.
 const FEWEST: usize = 8;
@@ -31,7 +32,7 @@ pub(super) struct Side<'a> {
     pub losses: &'a [f64],
 }
 
-/// What the comparison says.
+/// An answer of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Says {
     NoCost,
@@ -52,9 +53,12 @@ pub(super) fn judge(plain: &Side, mixed: &Side) -> Judged {
     let accuracy = accuracy(a, b);
     let (what, values) = ("held-out loss", (a.scores.loss, b.scores.loss));
     let lost = a.scores.accuracy.zip(b.scores.accuracy).map(|(a, b)| a - b);
-    let as_good =
-        accuracy.as_ref().is_some_and(|j| j.says == Says::NoCost) && lost.is_some_and(|l| l <= AS_GOOD);
-    let loss = loss(what, values, a.by_batch.loss(&b.by_batch), as_good);
+    let excuse = match accuracy.as_ref().map(|j| j.says) {
+        Some(Says::NoCost) if lost.is_some_and(|lost| lost <= LIMIT) => Excuse::Equal,
+        Some(Says::NoCost) => Excuse::ByChance,
+        _ => Excuse::None,
+    };
+    let loss = loss(what, values, a.by_batch.loss(&b.by_batch), excuse);
     match accuracy {
         // Accuracy first: it is what a classifier is for.
         Some(accuracy) if accuracy.says < loss.says => {
@@ -77,11 +81,22 @@ fn by_steps(plain: &Side, mixed: &Side) -> Judged {
     let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
     let pairs: Vec<_> = a.iter().zip(&b).map(|(a, b)| (*a, *b, 1.0)).collect();
     let what = format!("mean loss of the last {count} steps");
-    loss(&what, (mean(&a), mean(&b)), Paired::new(&pairs), false)
+    loss(&what, (mean(&a), mean(&b)), Paired::new(&pairs), Excuse::None)
 }
 
-/// Judges a loss: `as_good` where an accuracy says that there is no cost.
-fn loss(what: &str, (a, b): (f64, f64), paired: Option<Paired>, as_good: bool) -> Judged {
+/// An accuracy that makes up for some loss.
+#[derive(Clone, Copy, PartialEq)]
+enum Excuse {
+    /// None was measured, or it is a cost itself.
+    None,
+    /// Lower by no more than chance: it decides where nothing can be said of the loss.
+    ByChance,
+    /// Lower by at most [`LIMIT`].
+    Equal,
+}
+
+/// Judges a loss.
+fn loss(what: &str, (a, b): (f64, f64), paired: Option<Paired>, excuse: Excuse) -> Judged {
     let (difference, count) = (b - a, paired.map_or(0, |p| p.pairs));
     let values = format!("{what} {b:.4}, {a:.4} in full precision");
     let judged = |says, word: &str, why: String| Judged { says, text: format!("{word}: {values}; {why}") };
@@ -94,7 +109,7 @@ fn loss(what: &str, (a, b): (f64, f64), paired: Option<Paired>, as_good: bool) -
         return judged(Says::Cost, "it COSTS loss", "not finite".into());
     }
     let Some(error) = paired.and_then(|p| p.error).filter(|_| count >= FEWEST) else {
-        if as_good && difference <= most {
+        if excuse != Excuse::None && difference <= most {
             return judged(
                 Says::NoCost,
                 "no cost of accuracy, though of loss",
@@ -114,7 +129,9 @@ fn loss(what: &str, (a, b): (f64, f64), paired: Option<Paired>, as_good: bool) -
             let word = "more loss, though batches differ by so much that it may be chance";
             judged(Says::Unclear, word, format!("{chance}: hold out more samples"))
         }
-        (false, true) if as_good => judged(Says::NoCost, "no cost of accuracy, though of loss", chance),
+        (false, true) if excuse == Excuse::Equal => {
+            judged(Says::NoCost, "no cost of accuracy, though of loss", chance)
+        }
         (false, _) => {
             judged(Says::Cost, "it COSTS loss", format!("{chance}, and {} is allowed", 1.0 + LIMIT))
         }
@@ -127,26 +144,24 @@ fn accuracy(a: &Evaluation, b: &Evaluation) -> Option<Judged> {
     let paired = a.by_batch.accuracy(&b.by_batch);
     let error = paired.and_then(|p| p.error.filter(|_| p.pairs >= FEWEST));
     let single = a.scores.counted == Some(a.scores.samples as u64);
-    // Of few batches, the standard error of a difference of two shares. Tokens and pixels of one sample are
-    // not independent, so that their number says nothing of chance.
-    let of_samples = || {
-        let variance = first * (1.0 - first) + second * (1.0 - second);
-        single.then(|| (variance / a.scores.samples as f64).sqrt())
-    };
-    let error = error.or_else(of_samples);
     let lost = first - second;
     let unit = if single { 1.0 / a.scores.samples as f64 } else { 0.0 };
+    let by_batches = error.map(|error| (ERRORS * error + unit).max(LIMIT));
+    // Tokens and pixels of one sample are not independent, so that their number says nothing of chance.
+    let by_samples = single.then(|| {
+        let variance = first * (1.0 - first) + second * (1.0 - second);
+        ERRORS_OF_SHARES * (variance / a.scores.samples as f64).sqrt() + unit
+    });
     let count = a.scores.counted.unwrap_or(a.scores.samples as u64);
     let values = format!(
         "{second:.4} on {count} held-out {}, {first:.4} in full precision",
         if single { "samples" } else { "labels" }
     );
-    let (says, word, why) = match error {
+    let (says, word, why) = match by_batches.into_iter().chain(by_samples).reduce(f64::min) {
         _ if lost <= 0.0 => (Says::NoCost, "no loss of accuracy", String::new()),
-        Some(error) => {
-            let chance = (ERRORS * error + unit).max(if single { unit } else { LIMIT });
+        Some(chance) => {
             let why = format!("; a difference of up to {chance:.4} is chance");
-            match (lost > chance && lost > LIMIT, lost > MOST) {
+            match (lost > chance, lost > MOST) {
                 (true, _) => (Says::Cost, "it COSTS accuracy", why),
                 (false, true) => {
                     let word = "less accuracy, though so few are held out that it may be chance";
@@ -257,11 +272,18 @@ mod tests {
         );
         let same: Vec<_> = few.iter().map(|b| (1.005 * b.0, 0)).collect();
         assert_eq!(judged(&of(&few, 0), &of(&same, 0)).says, Says::NoCost);
-        // Where as many samples are right, some loss is said and passes; not any loss.
+        // Some loss passes, and is stated, if as many samples are right; not any loss.
         let right = |by: f64| HARD[..7].iter().map(|l| (by * l, 9)).collect::<Vec<_>>();
         let found = judged(&of(&right(1.0), 10), &of(&right(1.03), 10));
         assert!(found.says == Says::NoCost && found.text.contains("though of loss"), "{}", found.text);
         assert_eq!(judged(&of(&right(1.0), 10), &of(&right(1.5), 10)).says, Says::Unclear);
+        // 63 of 70 right: 60 may be chance, and decide as the loss cannot; 52 are a cost by two standard
+        // errors.
+        let rights =
+            |rights: [u64; 7]| HARD.iter().zip(rights).map(|(l, r)| (1.03 * l, r)).collect::<Vec<_>>();
+        let (some, many) = (rights([9, 9, 9, 9, 8, 8, 8]), rights([8, 8, 8, 7, 7, 7, 7]));
+        assert_eq!(judged(&of(&right(1.0), 10), &of(&some, 10)).says, Says::NoCost);
+        assert_eq!(judged(&of(&right(1.0), 10), &of(&many, 10)).says, Says::Cost);
         // An evaluation that was read again has no batches.
         let read = Evaluation { by_batch: ByBatch::default(), ..of(&more, 0) };
         assert_eq!(judged(&of(&few, 0), &read).says, Says::Unclear);
@@ -287,7 +309,7 @@ mod tests {
         // Half of the ten samples that were right, which chance may do: nothing follows.
         let few = judged(&of(&[(1.0, 6)], 10), &of(&[(1.0, 3)], 10));
         assert!(few.says == Says::Unclear && few.text.contains("may be chance"), "{}", few.text);
-        // 7 % fewer right is within chance where batches part, and makes up for no loss.
+        // 7 % fewer right is within chance where batches part, and makes up for no loss that is not.
         let (before, after) = ([9, 5, 9, 5, 9, 5, 9, 5], [4, 8, 4, 9, 4, 8, 4, 9]);
         assert_eq!(says(before, after), Says::NoCost);
         assert_eq!(judged(&run(before, 1.0), &run(after, 1.05)).says, Says::Cost);
