@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The average of a run's weights, which a checkpoint has beside the weights if the run kept one.
@@ -36,13 +37,13 @@ pub struct WeightFiles {
     pub path: PathBuf,
     /// A checkpoint's average.
     pub average: AverageUse,
-    /// What a checkpoint's run says about itself.
+    /// Facts of a checkpoint's run.
     pub run: RunFacts,
     files: Vec<Dataset>,
     tensors: BTreeMap<String, (usize, usize)>,
 }
 
-/// What a checkpoint says of the run that wrote it; nothing for other files.
+/// Facts of the run that wrote a checkpoint; empty for other files.
 #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
 #[serde(default)]
 pub struct RunFacts {
@@ -53,10 +54,18 @@ pub struct RunFacts {
 }
 
 impl RunFacts {
-    /// Of the folder that holds weights.
-    fn read(folder: &Path) -> RunFacts {
-        let text = std::fs::read(folder.join(PROGRESS)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
+    /// Reads those of the folder that holds weights.
+    fn read(folder: &Path) -> Result<RunFacts> {
+        let path = folder.join(PROGRESS);
+        let text = match std::fs::read(&path) {
+            // A file of weights, or a folder that no run wrote.
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(RunFacts::default());
+            }
+            read => read.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        let damaged = || format!("{} is damaged: take another checkpoint", path.display());
+        serde_json::from_slice(&text).with_context(damaged)
     }
 }
 
@@ -103,7 +112,7 @@ impl WeightFiles {
         };
         files.iter().try_for_each(|file| no_golden(file))?;
         let place = files.first().filter(|p| p.ends_with(ONE)).and_then(|p| p.parent()).unwrap_or(path);
-        let run = RunFacts::read(place);
+        let run = RunFacts::read(place)?;
         let place = place.display().to_string();
         let files: Vec<Dataset> = files.iter().map(|f| Ok(Dataset::open(f)?)).collect::<Result<_>>()?;
         ensure!(

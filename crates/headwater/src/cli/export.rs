@@ -4,7 +4,7 @@ use super::{Outcome, Printer, Status, Usage};
 use crate::export;
 use crate::model::Model;
 use crate::weights::WeightFiles;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::path::PathBuf;
 
 #[derive(clap::Args, Debug)]
@@ -46,6 +46,11 @@ pub fn run(args: &Args, printer: Printer) -> Result<Outcome> {
     let weights = WeightFiles::choose(&args.weights, args.ema)?;
     let tensors = match args.out.extension().and_then(|e| e.to_str()) {
         Some("safetensors") => {
+            let idle = args.model.is_some() && !args.trainable;
+            ensure!(
+                !idle,
+                Usage("--model is for a .pt2, or for --trainable: a .safetensors needs no model".into())
+            );
             let model = args.model.as_deref().filter(|_| args.trainable).map(Model::open).transpose()?;
             let only = args.trainable.then(|| export::trained(&weights, model.as_ref())).transpose()?;
             export::safetensors(&weights, &args.strip, only.as_ref(), &args.out, args.overwrite)?.len()

@@ -2,33 +2,12 @@
 //! beside images, stochastic depth. `python -m headwater_tools.newcomer crates/headwater/tests/newcomer` made
 //! the files.
 
+use crate::common::command::{file, headwater, json};
 use headwater::core::{DType, Tensor};
 use headwater::tensors::TensorFile;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// A file of the tests, or of an example.
-fn file(name: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let own = root.join("tests/newcomer").join(name);
-    let found = if own.exists() { own } else { root.join("../../examples/digits-vit").join(name) };
-    found.to_str().unwrap().to_string()
-}
-
-/// Exit status, standard output, standard error.
-fn headwater(args: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_headwater")).args(args).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).split_whitespace().collect::<Vec<_>>().join(" ");
-    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
-}
-
-/// The JSON of a command that must be done.
-fn json(args: &[&str]) -> Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_headwater")).arg("--json").args(args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
 
 /// Writes tensors to a file of a folder.
 fn write(dir: &Path, name: &str, tensors: &[(&str, Tensor)]) -> PathBuf {

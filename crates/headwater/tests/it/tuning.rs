@@ -1,32 +1,10 @@
 //! A model that is trained in part, classes with weights, and the names of classes from training to
 //! predictions.
 
+use crate::common::command::{file, headwater, json};
 use headwater::tensors::TensorFile;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-fn file(name: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let own = root.join("tests/newcomer").join(name);
-    let found = if own.exists() { own } else { root.join("../../examples/digits-vit").join(name) };
-    found.to_str().unwrap().to_string()
-}
-
-/// Exit status, standard output, standard error.
-fn headwater(args: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_headwater")).args(args).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).split_whitespace().collect::<Vec<_>>().join(" ");
-    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
-}
-
-/// The JSON of a command that must be done.
-fn json(args: &[&str]) -> Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_headwater")).arg("--json").args(args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
 
 /// Tensors of a file as numbers.
 fn tensors(path: PathBuf) -> BTreeMap<String, Vec<f64>> {
@@ -108,7 +86,10 @@ fn frozen_parameters_stay_and_the_others_are_exported_alone() {
     let (status, _, said) =
         headwater(&["export", &at("run"), "--trainable", "--model", &model, "--out", &at("y.pt2")]);
     assert!(status == 2 && said.contains("--trainable is for .safetensors"), "{said}");
-    // What cannot be meant.
+    let (status, _, said) =
+        headwater(&["export", &at("run"), "--model", &model, "--out", &at("z.safetensors")]);
+    assert!(status == 2 && said.contains("--model is for a .pt2, or for --trainable"), "{said}");
+    // Settings that contradict themselves.
     let (status, _, said) = headwater(&[&train[..], &["--freeze", "block"]].concat());
     assert!(
         status == 2 && said.contains("`block` matches no parameter; the model has position, patches.weight"),

@@ -1,5 +1,6 @@
 //! Short runs on the digits.
 
+pub mod command;
 pub mod op;
 
 use headwater::check::{Compared, Verdict};
