@@ -36,8 +36,14 @@ impl Comparison {
     /// If a log cannot be read or has no step, or one is named twice.
     pub fn read(paths: &[PathBuf]) -> Result<Comparison> {
         let logs = paths.iter().map(|p| log::find(p)).collect::<Result<Vec<_>>>()?;
+        let places: Vec<PathBuf> =
+            logs.iter().map(|l| l.canonicalize().unwrap_or_else(|_| l.clone())).collect();
         for (i, log) in logs.iter().enumerate() {
-            ensure!(!logs[..i].contains(log), "{} is named twice: name each run once", log.display());
+            ensure!(
+                !places[..i].contains(&places[i]),
+                "{} is named twice: name each run once",
+                log.display()
+            );
         }
         let names = log::names(&logs);
         let runs = logs.iter().zip(names).map(|(log, name)| RunLog::read(log, name));
@@ -92,7 +98,7 @@ impl Comparison {
         Some(format!("lowest training loss at the end: {:.4} by {}", run.history.end_loss()?, run.name))
     }
 
-    /// What the runs came to.
+    /// Results of the runs.
     fn results(&self) -> Vec<Row> {
         let runs = &self.runs;
         let row = |name: &str, of: &dyn Fn(&RunLog) -> String| -> Row {

@@ -46,12 +46,12 @@ pub struct BoundModel {
     pub sizes: BTreeMap<String, i64>,
     /// Notes on things that were dropped or assumed.
     pub notes: Vec<Note>,
-    /// What was made deterministic.
+    /// Operators that were made deterministic.
     pub silenced: Silenced,
     stored: HashMap<String, StoredTensor>,
 }
 
-/// What a graph draws at random, made what it is on average: two programs draw different numbers.
+/// Counts of a graph's random operators, each replaced by its mean: two programs draw different numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Silenced {
     /// Nodes whose dropout is the identity.
@@ -71,7 +71,7 @@ impl Silenced {
         self == Silenced::default()
     }
 
-    /// How what is compared was computed.
+    /// A sentence on how random operators were compared.
     pub fn text(self) -> &'static str {
         match self {
             Silenced { masks: 0, .. } => "with dropout as the identity",

@@ -21,17 +21,17 @@ pub struct Changes {
     classes: Option<Vec<f64>>,
 }
 
-/// What is frozen by the settings.
+/// Tensors and elements that settings freeze.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frozen {
     /// Parameters that would be trained, and their elements.
     pub tensors: (usize, usize),
-    /// Those that remain, and their elements.
+    /// Tensors that are trained, and their elements.
     pub trained: (usize, usize),
 }
 
 impl Changes {
-    /// What the settings ask of a graph that is trained on these data.
+    /// Changes of a graph by the settings, if it is trained on these data.
     ///
     /// # Errors
     /// `Config` for patterns that match nothing or all there is, and for class weights where the loss takes

@@ -289,7 +289,7 @@ pub struct LogConfig {
     pub metrics: Option<String>,
 }
 
-/// What somebody is called for, once a run each.
+/// Conditions that raise an alert, each at most once in a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table [alert]")]
 pub struct AlertConfig {

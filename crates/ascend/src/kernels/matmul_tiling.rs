@@ -77,7 +77,7 @@ fn shortest(members: &[Member]) -> ([u64; 2], bool) {
     let tiles = sides().flat_map(|rows| sides().map(move |columns| [rows, columns]));
     // Two panels of each operand, and a column of ones, fit in L1; sums in L0C.
     let fits = |&[rows, columns]: &[u64; 2]| rows + columns <= 480 && rows * columns <= 128 * 256;
-    // Where it makes no difference, cores share what the right operand has more of.
+    // Ties go to the order in which neighbouring tiles share panels of the larger operand.
     let deep = members.iter().map(|m| m.shape.n).sum::<u64>() > members.iter().map(|m| m.shape.m).sum();
     let all = tiles.filter(fits).flat_map(|tile| [(tile, deep), (tile, !deep)]);
     let least = all.min_by(|a, b| cycles(members, a.0, a.1).total_cmp(&cycles(members, b.0, b.1)));

@@ -265,6 +265,9 @@ impl Sequence<'_> {
 
     /// The launch of several products, if there is one.
     fn together(&self, all: &[[Tensor; 3]]) -> Option<LoweredLaunch> {
+        if all.len() < 2 {
+            return None;
+        }
         let (mut shapes, mut args) = (Vec::new(), Vec::new());
         for [a, b, c] in all {
             if [a, b, c].iter().any(|t| t.shape().contains(&0)) || !fits(a, c, false) || !fits(b, c, true) {
@@ -274,7 +277,7 @@ impl Sequence<'_> {
             shapes.push(placed.shape);
             args.extend(placed.args);
         }
-        let program = matmuls(self.chip.arch, &shapes).ok().filter(|_| all.len() > 1)?;
+        let program = matmuls(self.chip.arch, &shapes).ok()?;
         let program = Arc::new(attributed(program, self.source));
         Some(LoweredLaunch { program, args, blocks: self.chip.cube_cores })
     }

@@ -17,7 +17,7 @@ use crate::ops::pointwise::{add::ADD, copy::COPY, mul::MUL};
 use crate::tensor::TensorType;
 use std::collections::{HashMap, HashSet};
 
-/// What is known of a value that is `shift + scale · v`.
+/// A random value, `shift + scale · v`.
 #[derive(Clone, Copy)]
 struct Drawn {
     /// The node's result that drew v.
@@ -35,7 +35,7 @@ enum Source {
     Mask(Option<f64>),
 }
 
-/// What becomes of a node. All values keep their ids.
+/// The replacement of a node. All values keep their ids.
 enum Change {
     /// One number everywhere.
     Full(f64),
@@ -423,7 +423,7 @@ mod tests {
         Attrs::new().with("other", x)
     }
 
-    /// What the recipe makes of x, with masks as their means, and how many there were.
+    /// The recipe's result for x with masks as their means, and the number of masks.
     fn means(recipe: Recipe) -> (Vec<f64>, usize) {
         let mut b = Builder::new();
         let x = b.input("x", TensorType::new(DType::F64, [4, 3]), InputRole::User);

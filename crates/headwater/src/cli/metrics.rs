@@ -231,8 +231,11 @@ impl Server {
                 if stopped.load(Ordering::SeqCst) {
                     return;
                 }
-                // A client that leaves early has itself to blame.
-                let Ok(stream) = stream else { continue };
+                let Ok(stream) = stream else {
+                    // A client that left at once; or no descriptor is free, which stays so for a while.
+                    std::thread::sleep(Duration::from_millis(100));
+                    continue;
+                };
                 memory().into_iter().for_each(|bytes| resident.set(bytes));
                 let _ = answer(stream, &registry);
             }

@@ -72,7 +72,7 @@ pub struct Args {
     memory: Memory,
 }
 
-/// What follows the training runs.
+/// Observers of the training runs.
 struct Followers {
     progress: Progress,
     metrics: Option<Metrics>,

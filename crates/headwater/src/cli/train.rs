@@ -301,7 +301,7 @@ fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer:
     Outcome::of(result, if summary.complete { Status::Done } else { Status::Interrupted })
 }
 
-/// What frozen parameters save, in a sentence.
+/// A sentence with the savings of frozen parameters.
 fn frozen(exported: &BoundModel, config: &TrainConfig) -> Result<String> {
     let found = adapt::freeze(&mut exported.graph.clone(), &config.freeze)?;
     let (tensors, elements) = found.tensors;

@@ -18,6 +18,9 @@ impl StepTime {
             0 => String::new(),
             n => format!("; {n} steps on the host are not counted, and would take longest"),
         };
+        if kernels == 0.0 {
+            return format!("nothing is predicted: no step runs as a kernel{host}");
+        }
         if launching > kernels {
             return format!(
                 "launch-bound: of {} a step the host launches for {}, and kernels run for {}; record the launches and replay \

@@ -24,7 +24,7 @@ pub(super) struct Opened {
     pub(super) golden: Option<Golden>,
     /// Why the golden is not of this archive, if it is of another.
     foreign: Option<String>,
-    /// What is random in training.
+    /// Random operators of the training graph.
     pub(super) silenced: Silenced,
 }
 

@@ -212,7 +212,7 @@ fn draw(s: &mut String, c: &Chart, series: &[Vec<(f64, f64)>], scale: Scale) {
         Stroke::Faint => 1,
         Stroke::Plain => 2,
     };
-    // Of a layer the first series last, on top.
+    // Within a layer the first series is drawn last, on top.
     let mut order: Vec<usize> = (0..series.len()).rev().collect();
     order.sort_by_key(|&i| layer(i));
     for i in order {

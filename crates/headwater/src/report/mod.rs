@@ -196,7 +196,7 @@ pub struct Section {
     pub verdict: Verdict,
     /// True of a note if nothing was compared, so that the step proved nothing.
     pub idle: bool,
-    /// What the page shows in place of the verdict's word; an empty text for nothing.
+    /// Text that the page shows in place of the verdict's word; empty for nothing.
     pub word: Option<&'static str>,
     /// The findings in a sentence or two.
     pub summary: String,

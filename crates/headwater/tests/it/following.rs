@@ -101,7 +101,7 @@ fn a_run_serves_its_numbers_for_prometheus() {
     let said = lines.find_map(|l| Some(l.ok()?.strip_prefix("metrics: http://")?.to_string())).unwrap();
     let address = said.strip_suffix("/metrics").unwrap().to_string();
     assert!(address.starts_with("127.0.0.1:"), "a port alone is reached from this machine: {address}");
-    // What the child says is read, so that it does not wait for a reader.
+    // The child's output is read, so that it does not wait for a reader.
     let reader = std::thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>());
 
     let get = |path: &str| request(&address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"));

@@ -53,7 +53,7 @@ fn a_step_on_a_chip_has_a_time_and_busy_units() {
             "{device}: {time}"
         );
         assert!(number(&time["operand_bytes"]) > 4.0 * number(&found["parameters"][0]), "{device}: {time}");
-        // What bounds the step, the memory of the chip, and the kernels' time by module.
+        // The bound of the step, the memory of the chip, and the kernels' time by module.
         let bound = found["bound"].as_str().unwrap();
         let (word, of) = match launching > alone {
             true => ("launch-bound: of ", "replay them (predicted: "),

@@ -12,7 +12,7 @@ pub struct Batch {
     pub loss: f64,
     /// Labels counted: samples, tokens or pixels; 0 where none are.
     pub counted: u64,
-    /// Those whose class has the largest logit.
+    /// Labels whose class has the largest logit.
     pub right: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct Paired {
 }
 
 impl Paired {
-    /// Of values `(first, second, weight)`; `None` without any.
+    /// Statistics of values `(first, second, weight)`; `None` without any.
     pub fn new(pairs: &[(f64, f64, f64)]) -> Option<Paired> {
         let total: f64 = pairs.iter().map(|p| p.2).sum();
         let mean = |of: &dyn Fn(f64) -> f64| pairs.iter().map(|p| p.2 / total * of(p.1 - p.0)).sum::<f64>();
@@ -51,7 +51,7 @@ impl Paired {
 }
 
 impl ByBatch {
-    /// Of batches in their order.
+    /// Collects batches in their order.
     pub fn new(batches: Vec<Batch>) -> ByBatch {
         ByBatch(Arc::new(batches))
     }

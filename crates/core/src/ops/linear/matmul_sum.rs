@@ -22,7 +22,7 @@ pub static MATMUL_SUM: OpDef = OpDef {
     },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Low,
-    // Of each result by itself too: terms of a product are multiplied and added, those of a sum added.
+    // A term of the product takes a multiplication and an addition, one of the sum an addition.
     cost: Cost::Custom(|cx, outs| {
         let k = cx.shape(1).ok().and_then(|s| s.first().copied()).unwrap_or(1) as f64;
         outs.iter().map(|t| k * t.shape.rank() as f64 * t.shape.numel() as f64).sum()
