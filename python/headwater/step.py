@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import logging
+import threading
 import warnings
 from collections.abc import Mapping
 from typing import Any, Callable, Optional, Sequence
@@ -64,7 +65,8 @@ def compile_step(
     An update whose gradients are not finite changes no parameter, moment or count, and warns; running statistics of batch norm
     have moved in the forward pass, as in eager mode.
 
-    `threads`: of the plans, by default as many as torch has.
+    `threads`: of the plans, by default as many as torch has. Calls from several threads of Python are whole steps, one after
+    another.
 
     Raises `Unsupported`, with all reasons, for what cannot be run right; some are found at the first call."""
     return Step(model, optimizer, loss_fn, clip_norm, clip_value, accumulate, amp, device, threads, check)
@@ -113,6 +115,8 @@ class Step:
         self._state: Optional[State] = None
         self._closed = False
         self._micro = 0
+        #: Held by a call from its gradients to its update, so that calls of several threads are whole steps, one after another.
+        self._lock = threading.RLock()
         self.norm: Optional[float] = None
         self.skipped = 0
         self.programs = 0
@@ -135,21 +139,24 @@ class Step:
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Runs the step on a batch, and returns its loss."""
-        return self._call(False, args, kwargs)
+        with self._lock:
+            return self._call(False, args, kwargs)
 
     def backward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Runs forward and backward on a batch, and returns its loss. Gradients add up until `update`."""
-        return self._call(True, args, kwargs)
+        with self._lock:
+            return self._call(True, args, kwargs)
 
     def update(self) -> bool:
         """Updates with the sum of the gradients since the last update; false if they were not finite, and nothing was
         changed."""
-        if self._state is None or not self._by_hand or self._micro == 0:
-            raise Error("there is no gradient to update with: call step.backward first")
-        if found := self._refusals():
-            raise Unsupported(found)
-        self._micro = 0
-        return self._update(self._state)
+        with self._lock:
+            if self._state is None or not self._by_hand or self._micro == 0:
+                raise Error("there is no gradient to update with: call step.backward first")
+            if found := self._refusals():
+                raise Unsupported(found)
+            self._micro = 0
+            return self._update(self._state)
 
     def _call(self, by_hand: bool, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
         if by_hand != self._by_hand:
@@ -182,10 +189,11 @@ class Step:
 
     def close(self) -> None:
         """Ends the step: parameters, buffers and moments get memory of their own."""
-        self._closed = True
-        if self._state is not None:
-            self._state.give_back()
-            self._state = None
+        with self._lock:
+            self._closed = True
+            if self._state is not None:
+                self._state.give_back()
+                self._state = None
 
     def memory(self) -> dict[str, int]:
         """Bytes that the step holds: `planned` for state, activations and what plans are fed and return. Empty before the
@@ -207,6 +215,11 @@ class Step:
         of their own batches, and HW-R004 for a scale that is not finite or not above 0."""
         if self._scaler is None:
             return
+        with self._lock:
+            self._load_scale(state)
+
+    def _load_scale(self, state: Mapping[str, Any]) -> None:
+        assert self._scaler is not None
         if self._micro:
             what = f"{self._micro} batch{'es' * (self._micro != 1)} of an update, whose gradients have the scale {self.scale:g}"
             after = "step.update()" if self._by_hand else f"the last of {self._accumulate} calls of the step"
