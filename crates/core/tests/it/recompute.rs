@@ -130,6 +130,38 @@ fn norms_and_gated_units_are_made_again() {
 }
 
 #[test]
+fn weights_are_cast_once() {
+    let mut b = Builder::new();
+    let mut x = b.input("x", TensorType::new(DType::BF16, [2, 8, 16]), InputRole::User);
+    for i in 0..3 {
+        // Two weights that are cast and multiplied as one, and one that is cast transposed.
+        let pair = [0, 1].map(|k| b.parameter(&format!("pair{i}.{k}"), DType::F32, &[16, 16]));
+        let pair = b.one(&ops::movement::cat::CAT, &pair, Attrs::new().with("dim", 1)).unwrap();
+        let pair = b.cast(pair, DType::BF16).unwrap();
+        let h = b.matmul(x, pair).unwrap();
+        let h = one(&mut b, SILU, h, Attrs::new());
+        let down = b.parameter(&format!("down{i}"), DType::F32, &[16, 32]);
+        let down = b.cast(down, DType::BF16).unwrap();
+        let down = b.transpose_last(down).unwrap();
+        let h = b.matmul(h, down).unwrap();
+        x = b.add(x, h).unwrap();
+    }
+    let x = b.cast(x, DType::F32).unwrap();
+    let graph = differentiated(b, x);
+    let (again, programs) = checked(&graph);
+    assert!(programs > 0, "silu is made again\n{again}");
+    let weight = |g: &Graph, v: ValueId| {
+        let ty = g.ty(v);
+        ty.dtype == DType::BF16 && ty.shape.numel() == 16 * 32 && ty.shape.rank() == 2
+    };
+    let casts = |g: &Graph| {
+        let made = |n: &&Node| matches!(n.op.body, Body::Pointwise(_) | Body::Rows(_));
+        g.nodes.iter().filter(made).flat_map(|n| n.outputs.clone()).filter(|&v| weight(g, v)).count()
+    };
+    assert_eq!((casts(&graph), casts(&again)), (6, 6), "{again}");
+}
+
+#[test]
 fn what_is_made_again_belongs_to_the_backward_pass_and_names_its_line() {
     let graph = gated(2, &ops::norm::rms_norm::RMS_NORM, DType::F32);
     let again = recompute(graph.clone(), &Target::default()).unwrap();

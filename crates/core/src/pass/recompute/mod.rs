@@ -5,7 +5,8 @@
 //! parameters, inputs, and what is kept. The same in small as PyTorch's min-cut partitioner. A recomputation
 //! never sums: where a program has stored its sums (the mean of a norm), these are kept and read. So it is
 //! one pass over its operands. It becomes part of a pointwise program that uses it, or comes beside one that
-//! reads the same (`join`). Products, convolutions, attention and random numbers are never made twice.
+//! reads the same (`join`). Products, convolutions, attention and random numbers are never made twice, and neither
+//! are casts of weights: each is made once a step, as `torch.autocast` keeps them for its backward pass.
 //!
 //! *Exact*: the same operations on the same numbers, where a device computes in the type that sums are kept
 //! in. This comes after `fuse`, when it is known what is stored. Nothing is put between what a program reads
@@ -17,7 +18,7 @@ use super::fuse::merge::{Group, fused_node, merge, reduces};
 use super::simplify::remove_dead;
 use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
-use crate::graph::{Def, Graph, Node, NodeId, Phase, ValueId};
+use crate::graph::{Def, Graph, InputRole, Node, NodeId, Phase, ValueId};
 use crate::ops::Body;
 use crate::row::{Instr, RowProgram};
 use crate::target::Target;
@@ -80,6 +81,7 @@ impl<'a> Choice<'a> {
                 node.operands().for_each(|v| kept[root[v.0 as usize].0 as usize] = true);
             }
         }
+        let weights = weights(graph)?;
         // A result of the graph is live anyway, and the source of another must stay.
         let mut fixed = vec![false; root.len()];
         graph.outputs.iter().for_each(|o| fixed[root[o.value.0 as usize].0 as usize] = true);
@@ -93,6 +95,9 @@ impl<'a> Choice<'a> {
         let mut choice = Choice { target, root, kept, dropped: HashSet::new(), again: HashMap::new() };
         for v in candidates() {
             if !choice.kept[v.0 as usize] || fixed[v.0 as usize] || bytes(v) * count * costs.smallest < all {
+                continue;
+            }
+            if weights[v.0 as usize] {
                 continue;
             }
             let mut chain = Chain::default();
@@ -176,6 +181,28 @@ impl<'a> Choice<'a> {
         }
         group
     }
+}
+
+/// By value: true for parameters, and for their views, concatenations and casts.
+fn weights(graph: &Graph) -> Result<Vec<bool>> {
+    let mut weights = vec![false; graph.values.len()];
+    for input in &graph.inputs {
+        weights[input.value.0 as usize] = matches!(input.role, InputRole::Parameter { .. });
+    }
+    for node in &graph.nodes {
+        if !node.operands().all(|v| weights[v.0 as usize]) || node.operands().next().is_none() {
+            continue;
+        }
+        let casts = |p: &RowProgram| {
+            p.body.iter().all(|i| matches!(i, Instr::Load(_) | Instr::Cast(..) | Instr::Store(..)))
+        };
+        if matches!(node.op.body, Body::View(_) | Body::Copies(_))
+            || Group::of(graph, node)?.is_some_and(|g| casts(&g.program))
+        {
+            node.outputs.iter().for_each(|v| weights[v.0 as usize] = true);
+        }
+    }
+    Ok(weights)
 }
 
 /// Writes the graph anew.
