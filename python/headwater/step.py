@@ -65,8 +65,8 @@ def compile_step(
     An update whose gradients are not finite changes no parameter, moment or count, and warns; running statistics of batch norm
     have moved in the forward pass, as in eager mode.
 
-    `threads`: of the plans, by default as many as torch has. Calls from several threads of Python are whole steps, one after
-    another.
+    `threads`: of the plans, by default as many as torch has. Calls from several threads of Python are whole steps, one
+    at a time.
 
     Raises `Unsupported`, with all reasons, for what cannot be run right; some are found at the first call."""
     return Step(model, optimizer, loss_fn, clip_norm, clip_value, accumulate, amp, device, threads, check)
@@ -115,7 +115,7 @@ class Step:
         self._state: Optional[State] = None
         self._closed = False
         self._micro = 0
-        #: Held by a call from its gradients to its update, so that calls of several threads are whole steps, one after another.
+        #: Held by a call from its gradients to its update, so that calls of several threads are whole steps, one at a time.
         self._lock = threading.RLock()
         self.norm: Optional[float] = None
         self.skipped = 0

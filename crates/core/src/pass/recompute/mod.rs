@@ -5,8 +5,8 @@
 //! parameters, inputs, and what is kept. The same in small as PyTorch's min-cut partitioner. A recomputation
 //! never sums: where a program has stored its sums (the mean of a norm), these are kept and read. So it is
 //! one pass over its operands. It becomes part of a pointwise program that uses it, or comes beside one that
-//! reads the same (`join`). Products, convolutions, attention and random numbers are never made twice, and neither
-//! are casts of weights: each is made once a step, as `torch.autocast` keeps them for its backward pass.
+//! reads the same (`join`). Products, convolutions, attention and random numbers are never made twice.
+//! Neither are casts of weights: each is made once a step, and kept, as `torch.autocast` keeps them.
 //!
 //! *Exact*: the same operations on the same numbers, where a device computes in the type that sums are kept
 //! in. This comes after `fuse`, when it is known what is stored. Nothing is put between what a program reads
