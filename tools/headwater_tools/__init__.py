@@ -7,9 +7,23 @@
 `module.forward` returns its loss, alone or as the first of several outputs.
 """
 
-from .agreement import ExportWarning, ModuleDiffers
-from .exporter import export
-from .recorder import certify, record
-from .training import AdamW, Optimizer, train
+from importlib import import_module
 
-__all__ = ["AdamW", "ExportWarning", "ModuleDiffers", "Optimizer", "certify", "export", "record", "train"]
+# The modules that need PyTorch are imported when they are used: measuring a GPU (`headwater_tools.gpu`) needs Python alone.
+PLACES = {
+    "AdamW": "training",
+    "ExportWarning": "agreement",
+    "ModuleDiffers": "agreement",
+    "Optimizer": "training",
+    "certify": "recorder",
+    "export": "exporter",
+    "record": "recorder",
+    "train": "training",
+}
+__all__ = list(PLACES)  # noqa: PLE0604
+
+
+def __getattr__(name):
+    if name in PLACES:
+        return getattr(import_module(f".{PLACES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,6 @@
 
 import re
 import site
-import struct
 import sysconfig
 import zipfile
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from . import data, foresight
 from .training import WRAPPER, loss_of
+from .weightless import write_entry
 
 # A stack trace names the line of the model first and its callers above it. The innermost calls are what a reader needs.
 FRAMES = 2
@@ -120,10 +120,4 @@ def deflate_graph(path):
         entries = [(info.filename, archive.read(info)) for info in archive.infolist()]
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in entries:
-            info = zipfile.ZipInfo(name)
-            if name.endswith(".json"):
-                info.compress_type = zipfile.ZIP_DEFLATED
-            else:
-                padding = -(archive.fp.tell() + 30 + len(name.encode()) + 4) % 64  # 30: a local header, 4: this field's
-                info.extra = struct.pack("<2sH", b"FB", padding) + bytes(padding)
-            archive.writestr(info, data)
+            write_entry(archive, name, data)
