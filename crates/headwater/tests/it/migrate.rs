@@ -127,6 +127,25 @@ fn the_recorded_run_is_compared_and_another_one_is_not() {
     }
 }
 
+#[test]
+fn a_job_freezes_parameters() {
+    let settings = recorded(3, |job| job.replace("steps = 3", "steps = 3\nfreeze = [\"blocks.*\"]"));
+    let (dir, out) = (job(&settings), tempfile::tempdir().unwrap());
+    let report = run_into(dir.path(), out.path(), Begin::Anew, &mut Quiet, &AtomicBool::new(false));
+    assert!(report.passed(), "{:?}", report.sections.iter().map(|s| &s.summary).collect::<Vec<_>>());
+    // Its curve is no longer PyTorch's, and is said not to be.
+    let s = step(&report, "curve");
+    assert!(
+        s.verdict == Verdict::Note && s.summary.contains("frozen by the settings here (`freeze`)"),
+        "{}",
+        s.summary
+    );
+    let read = |path: PathBuf| TensorFile::read(&path).unwrap().tensors;
+    let state = read(out.path().join("run/step-00000003/state.safetensors"));
+    assert!(state.keys().any(|k| k == "exp_avg.head.weight"));
+    assert!(!state.keys().any(|k| k.starts_with("exp_avg.blocks.")), "{:?}", state.keys());
+}
+
 /// A device with neither f64 nor i64 arithmetic, with a memory of its own and streams that run late: every
 /// verdict but the accuracy, for which the run is too short.
 #[test]

@@ -99,6 +99,39 @@ fn frozen_parameters_stay_and_the_others_are_exported_alone() {
     assert!(status == 2 && said.contains("nothing is left to train"), "{said}");
 }
 
+#[test]
+fn a_run_is_resumed_with_the_parameters_that_it_trained() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run").to_str().unwrap().to_string();
+    let (model, data) = (file("digits_vit.pt2"), file("train.safetensors"));
+    let train = |steps: &str, more: &[&str]| {
+        let line = ["train", &model, "--data", &data, "--batch", "32", "--out", &run, "--steps", steps];
+        headwater(&[&line[..], more].concat())
+    };
+    assert_eq!(train("2", &["--freeze", "blocks.*"]).0, 0);
+    for (patterns, said_first) in [
+        (&[][..], "`freeze`: freezes nothing now, and blocks.* when"),
+        (&["--freeze", "head.*"], "`freeze`: freezes head.* now, and blocks.* when"),
+    ] {
+        let (status, _, said) = train("4", &[&["--resume"], patterns].concat());
+        assert!(status == 2 && said.contains(said_first) && said.contains("--init"), "{status} {said}");
+    }
+    // Other patterns of the same parameters are as good.
+    let blocks = ["--freeze", "blocks.0.*", "--freeze", "blocks.1.*", "--freeze", "blocks.2.*"];
+    let (status, _, said) = train("4", &[&["--resume"], &blocks[..]].concat());
+    assert!(status == 0 && said.contains("freeze: [\"blocks.*\"] then, [\"blocks.0.*\""), "{status} {said}");
+    // Nor has another optimizer the same moments.
+    let other = [&["--resume", "--optimizer", "lion"], &blocks[..]].concat();
+    let (status, _, said) = train("6", &other);
+    assert!(status == 1 && said.contains("whose settings differ: optimizer: {"), "{status} {said}");
+    assert!(said.contains("\"adamw\"") && said.contains("\"lion\"") && said.contains("--init"), "{said}");
+    // The way out that is named.
+    let (init, new) = (format!("{run}/step-00000004"), dir.path().join("new"));
+    let line = ["train", &model, "--data", &data, "--steps", "1", "--init", &init, "--out"];
+    let (status, _, said) = headwater(&[&line[..], &[new.to_str().unwrap()]].concat());
+    assert_eq!(status, 0, "{said}");
+}
+
 /// Writes a folder with a table of cats and dogs, and its `table.toml`.
 fn folder(dir: &Path, name: &str, rows: &[(&str, f64)], classes: &str) -> String {
     let place = dir.join(name);
@@ -165,6 +198,18 @@ fn classes_have_weights_in_the_loss() {
     refused(&model, &data, "1,-2", "-2 of class 1 is no weight");
     refused(&model, &data, "0,0", "no weight above 0");
     refused(&model, &data, "balance", "neither balanced, nor weights such as 1,3.5");
+    // A run goes on with others, and says so.
+    let run = dir.path().join("run").to_str().unwrap().to_string();
+    let resumed = |steps: &str, more: &[&str]| {
+        let line = ["train", &model, "--data", &data, "--batch", "8", cast, "--out", &run, "--steps", steps];
+        headwater(&[&line[..], more].concat())
+    };
+    assert_eq!(resumed("1", &["--class-weights", "1,5.5"]).0, 0);
+    let (status, _, said) = resumed("2", &["--resume", "--class-weights", "dog=2"]);
+    let differ = "the settings differ: data.class_weights: [1.0,5.5] then, {\"dog\":2.0} now";
+    assert!(status == 0 && said.contains(differ), "{status} {said}");
+    let (status, _, said) = resumed("3", &["--resume"]);
+    assert!(status == 0 && said.contains("{\"dog\":2.0} then, none now"), "{status} {said}");
     // Held-out samples are measured by the model's own loss.
     let eval = |weights: &[&str]| {
         let line = [

@@ -263,7 +263,7 @@ impl<'a> Trainer<'a> {
             let (steps, store) = (self.steps(), self.store.as_ref());
             let (session, average) = (&mut self.session, self.average.as_mut());
             (self.resumed, self.step) =
-                resume::resumption(session, average, &self.config, steps, store, found)?;
+                resume::resumption(session, &self.graph, average, &self.config, steps, store, found)?;
             self.saved = self.resumed.as_ref().map(|_| self.step);
         }
         self.store.as_ref().map_or(Ok(()), |store| store.room(&self.session, self.average.as_ref()))

@@ -1,13 +1,20 @@
 //! A run that goes on from a checkpoint, and differences of its settings from the checkpoint's.
 
 use super::Event;
+use crate::adapt;
 use crate::average::Average;
-use crate::checkpoint::{Found, Store};
+use crate::checkpoint::{Found, Progress, Store};
 use crate::config::TrainConfig;
 use crate::error::{Error, Result};
 use crate::session::Session;
+use headwater_core::Graph;
 use headwater_core::ranks::Transport;
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
+
+/// Settings on which it depends which tensors a checkpoint has, and their types.
+const OF_TENSORS: [&str; 6] = ["freeze", "optimizer", "groups", "moments", "amp", "sparse_embeddings"];
 
 /// The directory of checkpoints as a run opens it.
 #[derive(Default)]
@@ -35,10 +42,11 @@ impl Opened {
     }
 }
 
-/// Restores what was found for a run of `steps`, sets damaged checkpoints aside, and says what differs from
-/// the settings then.
+/// Restores what was found for a run of `steps` on `graph`, sets damaged checkpoints aside, and says what
+/// differs from the settings then.
 pub(super) fn resumption(
     session: &mut Session,
+    graph: &Graph,
     average: Option<&mut Average>,
     config: &TrainConfig,
     steps: u64,
@@ -52,12 +60,60 @@ pub(super) fn resumption(
             format!("has done {step} steps, but the run has only {steps}: ask for more, or begin anew");
         return Err(Error::checkpoint(checkpoint.path(), message));
     }
-    checkpoint.restore(session, average)?;
+    let changed = changes(&checkpoint.progress().config, config);
+    same_parameters(checkpoint.progress(), config, graph, checkpoint.path())?;
+    checkpoint.restore(session, average).map_err(|e| explained(e, &changed))?;
     // Only now it is known that the run goes on from here.
     let damaged = store.map_or(Ok(Vec::new()), |store| store.set_aside(&found.damaged))?;
-    let changed = changes(&checkpoint.progress().config, config);
     let path = checkpoint.path().to_owned();
     Ok((Some(Event::Resume { step, path, changed, damaged }), step))
+}
+
+/// Refuses a run that would train other parameters than the checkpoint's, which has no moments for them.
+/// Patterns that match the same parameters are as good as the checkpoint's own.
+fn same_parameters(then: &Progress, config: &TrainConfig, graph: &Graph, path: &Path) -> Result<()> {
+    let (was, is) = (&then.config.freeze, &config.freeze);
+    let trained = adapt::trained(graph);
+    let sets = [&then.trained, &trained].map(|names| names.iter().collect::<BTreeSet<_>>());
+    // Checkpoints of earlier versions do not name what they trained.
+    let known = was.is_empty() || !then.trained.is_empty();
+    if was == is || known && sets[0] == sets[1] {
+        return Ok(());
+    }
+    let spelled = |patterns: &[String]| match patterns.is_empty() {
+        true => "nothing".to_string(),
+        false => patterns.join(", "),
+    };
+    let message = format!(
+        "freezes {} now, and {} when {} was saved, so that other parameters are trained: resume with the patterns of \
+         then, or begin a new run with these, in another folder, from the weights of that one (--init {})",
+        spelled(is),
+        spelled(was),
+        path.display(),
+        path.display()
+    );
+    Err(Error::config("freeze", message))
+}
+
+/// The refusal of a checkpoint's tensors, with the settings that may be the cause.
+fn explained(e: Error, changed: &[String]) -> Error {
+    let of_tensors = |c: &&String| {
+        let name = c.split([':', '.']).next().unwrap_or_default();
+        OF_TENSORS.contains(&name)
+    };
+    let causes: Vec<&str> = changed.iter().filter(of_tensors).map(String::as_str).collect();
+    match e {
+        Error::Checkpoint { path, message } if !causes.is_empty() => {
+            let message = format!(
+                "its tensors are not those of this run, whose settings differ: {}; resume with the settings of then, or \
+                 begin a new run in another folder, from the weights of this one (--init {}) ({message})",
+                causes.join("; "),
+                path.display()
+            );
+            Error::Checkpoint { path, message }
+        }
+        e => e,
+    }
 }
 
 /// Settings that differ, by name, those left out that change nothing in what is computed.
