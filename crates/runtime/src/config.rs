@@ -289,7 +289,7 @@ pub struct LogConfig {
     pub metrics: Option<String>,
 }
 
-/// Conditions that raise an alert, each at most once in a run.
+/// Conditions that raise an alert, each at most once between the start of a run, or its resumption, and its end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table [alert]")]
 pub struct AlertConfig {
@@ -298,7 +298,8 @@ pub struct AlertConfig {
     /// Alert when no step, evaluation or checkpoint was done for so many minutes. Default: never.
     pub no_progress_minutes: Option<f64>,
     /// Program to run at an alert, and its arguments: `["notify", "me"]`. No shell reads them. It is run only where
-    /// the command line has `--allow-command`. Default: none; alerts are then messages and events of the log.
+    /// the command line has `--allow-command`, beside the training, for at most 60 seconds: then it is ended, with
+    /// what it started. Default: none; alerts are then messages and events of the log.
     pub command: Vec<String>,
 }
 

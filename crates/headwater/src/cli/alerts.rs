@@ -5,15 +5,23 @@ use crate::runtime::Error;
 use crate::runtime::config::AlertConfig;
 use crate::runtime::log::JsonLines;
 use crate::runtime::trainer::{Alert, Event, Observer, Start};
+use std::collections::VecDeque;
+use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time for which the end of a process waits for commands that still run.
-const GRACE: Duration = Duration::from_secs(10);
-/// Bytes of a failed command's messages that are shown.
+/// Time that a command may take. The documentation of `alert.command` states it.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Time between two looks at a command that runs.
+const LOOK: Duration = Duration::from_millis(10);
+/// Time for the last messages of a command that has ended.
+const REST: Duration = Duration::from_millis(500);
+/// Bytes of a command's messages that are kept, the last ones.
+const KEPT: usize = 4096;
+/// Characters of a failed command's messages that are shown, the last ones.
 const SHOWN: usize = 400;
 
 /// Watches runs, sequentially.
@@ -114,13 +122,9 @@ impl Alerts {
 impl Drop for Alerts {
     fn drop(&mut self) {
         self.end();
-        let begin = Instant::now();
         let commands = std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner));
-        for command in commands {
-            while !command.is_finished() && begin.elapsed() < GRACE {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
+        // Each ends within its limit.
+        commands.into_iter().for_each(|command| drop(command.join()));
     }
 }
 
@@ -206,17 +210,19 @@ impl Run {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        // Ctrl-C is for the run, not for whom it calls.
+        // Ctrl-C is for the run, not for a command that it starts. The group is ended as one.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let (log, program) = (self.log.clone(), program.clone());
         let work = move || {
-            let why = match command.output() {
-                Ok(done) if done.status.success() => return,
-                Ok(done) => {
-                    let said = String::from_utf8_lossy(&done.stderr);
-                    let said: String = said.trim().chars().take(SHOWN).collect();
-                    format!("{}{}{said}", done.status, if said.is_empty() { "" } else { ": " })
+            let why = match limited(command, LIMIT) {
+                Ok((Some(status), _)) if status.success() => return,
+                Ok((status, said)) => {
+                    let how = status.map_or_else(
+                        || format!("it was ended after {} seconds", LIMIT.as_secs()),
+                        |status| status.to_string(),
+                    );
+                    format!("{how}{}{said}", if said.is_empty() { "" } else { ": " })
                 }
                 Err(e) => format!("it cannot be started: {e}"),
             };
@@ -230,9 +236,120 @@ impl Run {
     }
 }
 
+/// Runs a command that has a group of its own, for at most `limit`. Returns its status, `None` if it was
+/// ended, and the end of what it wrote to standard error.
+fn limited(mut command: Command, limit: Duration) -> std::io::Result<(Option<ExitStatus>, String)> {
+    let begin = Instant::now();
+    let mut child = command.spawn()?;
+    let said = Arc::new(Mutex::new(VecDeque::new()));
+    let reader = child.stderr.take().and_then(|stderr| {
+        let said = said.clone();
+        let read = move || keep_end(stderr, &said);
+        std::thread::Builder::new().name("alert messages".into()).spawn(read).ok()
+    });
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if begin.elapsed() >= limit {
+            end(&mut child);
+            break None;
+        }
+        std::thread::sleep(LOOK);
+    };
+    // A process that has left the group may keep the pipe open: it is not waited for.
+    let ended = Instant::now();
+    while reader.as_ref().is_some_and(|r| !r.is_finished()) && ended.elapsed() < REST {
+        std::thread::sleep(LOOK);
+    }
+    let said: Vec<u8> = said.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+    let said = String::from_utf8_lossy(&said);
+    let said = said.trim();
+    let shown = said.char_indices().rev().nth(SHOWN - 1).map_or(0, |(at, _)| at);
+    Ok((status, said[shown..].to_string()))
+}
+
+/// Reads to the end and keeps the last bytes.
+fn keep_end(mut from: impl Read, kept: &Mutex<VecDeque<u8>>) {
+    let mut part = [0; KEPT];
+    while let Ok(n @ 1..) = from.read(&mut part) {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(&part[..n]);
+        let over = kept.len().saturating_sub(KEPT);
+        kept.drain(..over);
+    }
+}
+
+/// Ends a child, and with it all processes of its group.
+fn end(child: &mut Child) {
+    #[cfg(unix)]
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    // Both fail only if it has ended by itself.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
 /// Writes an event to the log of a run, if it has one.
 fn note(log: Option<&PathBuf>, event: &Event) {
     if let Some(Err(e)) = log.map(|log| JsonLines::add(log, event)) {
         say(format!("warning: the alert is not in the log: {e}"));
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::process::CommandExt;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_is_ended_with_what_it_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let script = format!("echo waiting >&2; sleep 300 & echo $! > {}; wait", file.display());
+        let begin = Instant::now();
+        let (status, said) = limited(shell(&script), Duration::from_millis(500)).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert_eq!((status, said.as_str()), (None, "waiting"));
+        let pid: i32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        // The system removes it when its new parent has noticed.
+        let gone = || {
+            let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+            let zombie = state.is_ok_and(|s| s.contains(") Z "));
+            zombie || rustix::process::test_kill_process(pid).is_err()
+        };
+        while !gone() && begin.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(LOOK);
+        }
+        assert!(gone(), "the process that the command started still runs");
+    }
+
+    #[test]
+    fn the_end_of_many_messages_is_kept() {
+        let script =
+            "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done >&2; echo the cause >&2; exit 3";
+        let (status, said) = limited(shell(script), LIMIT).unwrap();
+        assert_eq!(status.and_then(|s| s.code()), Some(3));
+        assert!(said.ends_with("line 19999\nthe cause") && said.chars().count() == SHOWN, "{said}");
+        let kept = Mutex::new(VecDeque::new());
+        keep_end(std::io::repeat(b'x').take(1 << 20), &kept);
+        assert_eq!(kept.into_inner().unwrap().len(), KEPT);
+    }
+
+    #[test]
+    fn a_process_that_keeps_the_pipe_open_is_not_waited_for() {
+        let begin = Instant::now();
+        // In a session of its own, it is of no group that is ended.
+        let (status, _) = limited(shell("setsid sleep 30 & exit 0"), LIMIT).unwrap();
+        assert!(status.is_some_and(|s| s.success()) && begin.elapsed() < Duration::from_secs(20));
     }
 }

@@ -262,6 +262,23 @@ mod alerts {
     }
 
     #[test]
+    fn no_step_waits_for_a_command() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("called");
+        // It ends when the run has, and so never if the run waited for it.
+        let script = "until grep -q '\"event\":\"end\"' \"$HEADWATER_ALERT_RUN/log.jsonl\"; do sleep 0.1; done; echo done > \"$0\"";
+        let command = serde_json::to_string(&["sh", "-c", script, file.to_str().unwrap()]).unwrap();
+        let settings = format!("[alert]\nloss_above = 0.5\ncommand = {command}\n");
+        let (said, done) = run(dir.path(), &settings, &["--allow-command"]);
+        assert!(done && said.contains("alert at step 1"), "{said}");
+        assert_eq!(
+            std::fs::read_to_string(&file).unwrap(),
+            "done\n",
+            "the end of the process has waited for it"
+        );
+    }
+
+    #[test]
     fn a_command_that_fails_ends_nothing_and_one_that_is_not_allowed_does_not_run() {
         let dir = tempfile::tempdir().unwrap();
         let warnings = || {
