@@ -285,7 +285,8 @@ pub struct LogConfig {
     /// Directory of TensorBoard event files.
     pub tensorboard: Option<PathBuf>,
     /// Address and port at which the run serves its numbers for Prometheus, such as `127.0.0.1:9464`, or a port of
-    /// this machine alone. Default: it serves none.
+    /// this machine alone. Addresses that other machines reach are for the command line, as `--metrics`. Default: it
+    /// serves none.
     pub metrics: Option<String>,
 }
 

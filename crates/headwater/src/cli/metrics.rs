@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// The format of the answer (Prometheus, "Exposition formats").
 const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Time to wait after a client that could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of a request's head, and the time that one client may take.
 const HEAD: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -32,6 +34,14 @@ pub(super) struct Metrics {
     /// Steps of the run that goes on, those done before, and when it began.
     run: (u64, u64, Instant),
     server: Server,
+}
+
+/// Where an address was named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    CommandLine,
+    /// A file, which may come from somebody else: it names addresses of this machine alone.
+    Settings,
 }
 
 /// The thread that answers.
@@ -57,8 +67,17 @@ fn addresses(text: &str) -> Result<Vec<SocketAddr>> {
 }
 
 /// Listens, or says why not and what to do.
-fn listen(text: &str) -> Result<TcpListener> {
-    TcpListener::bind(&addresses(text)?[..]).map_err(|e| {
+fn listen(text: &str, source: Source) -> Result<TcpListener> {
+    let found = addresses(text)?;
+    if source == Source::Settings && !found.iter().all(|a| a.ip().is_loopback()) {
+        let message = format!(
+            "`log.metrics` is {text}, which other machines reach, and a file of settings may come from somebody else: name \
+             it on the command line, --metrics {text}, or put an address of this machine alone into the file, such as \
+             127.0.0.1:9464"
+        );
+        return Err(Usage(message).into());
+    }
+    TcpListener::bind(&found[..]).map_err(|e| {
         let what = match e.kind() {
             ErrorKind::AddrInUse => "another process has that port: stop it, or name another port; 0 takes a free one",
             ErrorKind::PermissionDenied => "ports below 1024 are the administrator's: name a higher one",
@@ -72,12 +91,18 @@ fn listen(text: &str) -> Result<TcpListener> {
 }
 
 impl Metrics {
-    /// Begins to serve at an address, and says where.
+    /// Begins to serve at the address of the command line, or else of the settings, and says where.
     ///
     /// # Errors
-    /// If the address is none, or cannot be listened at.
-    pub(super) fn serve(text: &str) -> Result<Metrics> {
-        let listener = listen(text)?;
+    /// If the address is none, or cannot be listened at; if the settings name one that other machines reach.
+    pub(super) fn start(command_line: Option<&str>, settings: Option<&str>) -> Result<Option<Metrics>> {
+        let given = command_line.map(|text| (text, Source::CommandLine));
+        let given = given.or(settings.map(|text| (text, Source::Settings)));
+        given.map(|(text, source)| Metrics::serve(text, source)).transpose()
+    }
+
+    fn serve(text: &str, source: Source) -> Result<Metrics> {
+        let listener = listen(text, source)?;
         let address = listener.local_addr().context("the address of the metrics")?;
         let registry = Registry::new();
         let evaluation = GaugeVec::new(
@@ -104,7 +129,11 @@ impl Metrics {
         let server = Server::start(listener, address, registry.clone())?;
         let run = (0, 0, Instant::now());
         let metrics = Metrics { registry, gauges: HashMap::new(), evaluation, skipped, samples, run, server };
-        say(format!("metrics: http://{}/metrics", metrics.server.address));
+        let address = metrics.server.address;
+        say(format!("metrics: http://{address}/metrics"));
+        if !address.ip().is_loopback() {
+            say("note: other machines can read the metrics at that address: it has no password and no TLS");
+        }
         Ok(metrics)
     }
 
@@ -227,18 +256,10 @@ impl Server {
             registry.register(Box::new(resident.clone()))?;
         }
         let work = move || {
-            for stream in listener.incoming() {
-                if stopped.load(Ordering::SeqCst) {
-                    return;
-                }
-                let Ok(stream) = stream else {
-                    // A client that left at once; or no descriptor is free, which stays so for a while.
-                    std::thread::sleep(Duration::from_millis(100));
-                    continue;
-                };
+            accept(listener.incoming(), &stopped, |stream| {
                 memory().into_iter().for_each(|bytes| resident.set(bytes));
                 let _ = answer(stream, &registry);
-            }
+            });
         };
         let thread = std::thread::Builder::new().name("metrics".into()).spawn(work)?;
         Ok(Server { address, stop, thread: Some(thread) })
@@ -260,6 +281,20 @@ impl Drop for Server {
         let woken = TcpStream::connect_timeout(&address, PATIENCE).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
+        }
+    }
+}
+
+/// Hands over clients as they come, until the flag is set.
+fn accept<S>(clients: impl Iterator<Item = std::io::Result<S>>, stop: &AtomicBool, mut serve: impl FnMut(S)) {
+    for client in clients {
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
+        match client {
+            Ok(client) => serve(client),
+            // A client that left at once; or no descriptor is free, which stays so for a while.
+            Err(_) => std::thread::sleep(PAUSE),
         }
     }
 }
@@ -328,14 +363,27 @@ mod tests {
 
     #[test]
     fn a_port_is_free_again_after_the_run() {
-        let metrics = Metrics::serve("0").unwrap();
+        let serve = |text: &str| Metrics::serve(text, Source::CommandLine);
+        let metrics = serve("0").unwrap();
         let address = metrics.server.address;
-        let taken = Metrics::serve(&address.to_string()).err().unwrap().to_string();
+        let taken = serve(&address.to_string()).err().unwrap().to_string();
         assert!(
             taken.contains("another process has that port") && taken.contains(&address.to_string()),
             "{taken}"
         );
         drop(metrics);
-        Metrics::serve(&address.to_string()).unwrap();
+        serve(&address.to_string()).unwrap();
+    }
+
+    #[test]
+    fn a_client_that_cannot_be_accepted_costs_a_pause() {
+        let full = || std::io::Error::from(ErrorKind::Other);
+        let begin = Instant::now();
+        let mut served = Vec::new();
+        let clients = [Err(full()), Ok(1), Err(full()), Ok(2)];
+        accept(clients.into_iter(), &AtomicBool::new(false), |client| served.push(client));
+        assert_eq!(served, [1, 2]);
+        assert!(begin.elapsed() >= 2 * PAUSE);
+        accept([Ok(3)].into_iter(), &AtomicBool::new(true), |_| panic!("it was stopped"));
     }
 }

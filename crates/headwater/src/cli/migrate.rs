@@ -144,10 +144,9 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
     let idle = args.allow_command && job.train.alert.command.is_empty();
     ensure!(!idle, Usage("--allow-command does nothing without `alert.command` in the job".into()));
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(job.name));
-    let served = args.metrics.clone().or(job.train.log.metrics);
     let followers = Followers {
         progress: Progress::new(printer.json, device.clone()).shortened_by_steps(),
-        metrics: served.as_deref().map(Metrics::serve).transpose()?,
+        metrics: Metrics::start(args.metrics.as_deref(), job.train.log.metrics.as_deref())?,
         alerts: Alerts::new(args.allow_command),
     };
     let mut watcher = StepPrinter { printer, followers };

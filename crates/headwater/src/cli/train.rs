@@ -229,8 +229,10 @@ fn ranked(
 fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer: Printer) -> Result<Outcome> {
     // One rank of a run speaks for all.
     let speaks = device.transport().is_none_or(|t| t.rank() == 0);
-    let served = config.log.metrics.as_deref().filter(|_| speaks);
-    let mut metrics = served.map(Metrics::serve).transpose()?;
+    let mut metrics = match speaks {
+        true => Metrics::start(args.metrics.as_deref(), config.log.metrics.as_deref())?,
+        false => None,
+    };
     let mut alerts = Alerts::new(args.allow_command);
     let model = Model::open(&args.model)?;
     let exported = model.bind(&parse_dims(&args.dims)?.or_exported())?;

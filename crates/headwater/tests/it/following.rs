@@ -175,6 +175,49 @@ fn a_run_serves_its_numbers_for_prometheus() {
     reader.join().unwrap();
 }
 
+/// A file of settings opens no port to others: the command line does.
+#[test]
+fn an_address_that_others_reach_is_named_on_the_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("train.toml");
+    let run = |address: &str, more: &[&str]| {
+        std::fs::write(&file, format!("[log]\nmetrics = \"{address}\"\n")).unwrap();
+        let _ = std::fs::remove_dir_all(dir.path().join("run"));
+        let done = train(&dir.path().join("run"), 1).arg("--config").arg(&file).args(more).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
+        (done.status.code(), said)
+    };
+    for open in ["0.0.0.0:0", "[::]:0"] {
+        let (status, said) = run(open, &[]);
+        let way = format!("name it on the command line, --metrics {open}");
+        assert!(
+            status == Some(2) && said.contains(&way) && said.contains("127.0.0.1:9464"),
+            "{status:?} {said}"
+        );
+    }
+    let (status, said) = run("0.0.0.0:0", &["--metrics", "0.0.0.0:0"]);
+    assert!(status == Some(0) && said.contains("metrics: http://0.0.0.0:"), "{said}");
+    assert!(said.contains("other machines can read the metrics at that address"), "{said}");
+    for local in ["0", "127.0.0.1:0"] {
+        let (status, said) = run(local, &[]);
+        assert!(status == Some(0) && said.contains("metrics: http://127.0.0.1:"), "{said}");
+        assert!(!said.contains("other machines"), "{said}");
+    }
+    // The same in a job.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit");
+    let job = format!(
+        "[model]\nexport = {:?}\n[train]\nsteps = 1\n[train.data]\ntrain = {:?}\n[train.log]\nmetrics = \"0.0.0.0:0\"\n",
+        root.join("digits_vit.pt2"),
+        root.join("train.safetensors"),
+    );
+    std::fs::write(dir.path().join("migrate.toml"), job).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+    let done =
+        command.arg("migrate").arg(dir.path()).arg("--out").arg(dir.path().join("out")).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.code() == Some(2) && said.contains("--metrics 0.0.0.0:0"), "{said}");
+}
+
 #[cfg(unix)]
 mod alerts {
     use super::*;
