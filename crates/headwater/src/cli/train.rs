@@ -303,25 +303,27 @@ fn train(args: &Args, mut config: TrainConfig, device: Arc<dyn Device>, printer:
     Outcome::of(result, if summary.complete { Status::Done } else { Status::Interrupted })
 }
 
-/// A sentence with the savings of frozen parameters.
+/// A sentence with the savings of frozen parameters: their elements times the bytes of each, which is what
+/// buffers take before the planner shares and pads them.
 fn frozen(exported: &BoundModel, config: &TrainConfig) -> Result<String> {
     let found = adapt::freeze(&mut exported.graph.clone(), &config.freeze)?;
     let (tensors, elements) = found.tensors;
     let low = matches!(config.amp.level, Level::O2 | Level::O3);
-    let gradients = elements * if low { 2 } else { 4 };
-    let each = match config.moments {
+    let gradient = if low { 2 } else { 4 };
+    let moment = match config.moments {
         Moments::F32 => 4,
         Moments::Bf16 => 2,
         Moments::Int8 => 1,
     };
-    let moments = config.optimizer.rule().moments().iter().flatten().count() * each * elements;
+    let moments = config.optimizer.rule().moments().iter().flatten().count();
     Ok(format!(
-        "frozen: {tensors} of {} parameters, {} of {} elements, without {} of gradients and {} of moments",
+        "frozen: {tensors} of {} parameters, {} of {} elements; saves about {} of gradients ({gradient} bytes an element) and \
+         {} of moments ({moments} of {moment})",
         tensors + found.trained.0,
         text::count(elements as f64),
         text::count((elements + found.trained.1) as f64),
-        text::bytes(gradients),
-        text::bytes(moments),
+        text::bytes(elements * gradient),
+        text::bytes(elements * moments * moment),
     ))
 }
 

@@ -22,7 +22,9 @@ fn frozen_parameters_stay_and_the_others_are_exported_alone() {
     let (status, shown, said) = headwater(&[&train[..], &frozen].concat());
     assert_eq!(status, 0, "{said}");
     assert!(
-        shown.starts_with("frozen: 34 of 40 parameters, ") && shown.contains("of gradients and"),
+        shown.starts_with("frozen: 34 of 40 parameters, ")
+            && shown.contains("of gradients (4 bytes an element) and")
+            && shown.contains("of moments (2 of 4)"),
         "{shown}"
     );
     // 3 × 11 parameters of blocks and the position have neither updates nor moments.
