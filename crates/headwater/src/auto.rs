@@ -16,6 +16,7 @@ use crate::cpu::limits::Limits;
 use crate::import::Dims;
 use crate::model::{BoundModel, Model};
 use crate::runtime::TrainConfig;
+use crate::runtime::adapt::Changes;
 use crate::runtime::amp::AmpConfig;
 use crate::runtime::data::{Dataset, Loader, Order};
 use anyhow::{Context, Result, bail, ensure};
@@ -162,8 +163,8 @@ impl Chosen {
     }
 }
 
-/// Reads the first batches of the training data, in the order of the run, and binds the model to them.
-/// Samples keep their padding.
+/// Reads the first batches of the training data, in the order of the run, and binds the model to them, with
+/// the parameters that the settings freeze and their weights of classes. Samples keep their padding.
 ///
 /// # Errors
 /// Refusals of the data.
@@ -174,7 +175,9 @@ pub fn batches(
     count: usize,
 ) -> Result<(BoundModel, Vec<Vec<Tensor>>)> {
     let data = Arc::new(Dataset::open(&config.data.train)?);
-    let (bound, feeding) = model.bind_to_data(dims, data, config)?;
+    let (mut bound, feeding) = model.bind_to_data(dims, data, config)?;
+    let changes = Changes::new(config, &bound.graph, &feeding)?;
+    bound.graph = changes.weigh(changes.freeze(std::mem::take(&mut bound.graph))?)?;
     let batch = feeding.batch();
     let order =
         if config.data.sequential { Order::Sequential } else { Order::Shuffled { seed: config.seed } };

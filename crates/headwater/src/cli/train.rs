@@ -371,8 +371,7 @@ fn chosen(
         budget: args.budget,
         batches: args.budget_batches,
     };
-    let (mut bound, batches) = auto::batches(model, &parse_dims(&args.dims)?, config, asked.batches)?;
-    adapt::freeze(&mut bound.graph, &config.freeze)?;
+    let (bound, batches) = auto::batches(model, &parse_dims(&args.dims)?, config, asked.batches)?;
     let limits = limits::measure(&Pool::from_env(), Tier::current()?, limits::Workload::default())?;
     let found = auto::choose(&bound, &batches, asked, &limits, device, |what| {
         printer.line(format!("precision: {what}"))
