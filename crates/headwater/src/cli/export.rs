@@ -30,11 +30,11 @@ pub struct Args {
     /// Prefix to remove from the names, such as `model.`.
     #[arg(long, value_name = "PREFIX", default_value = "")]
     strip: String,
-    /// The exported model, for a .pt2.
+    /// The exported model, for a .pt2, or for --trainable where the run does not say which parameters it trained.
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Write the trained parameters alone, such as the adapters of LoRA: those of a run with --freeze, or with --model
-    /// those that require gradients there.
+    /// Write the trained parameters alone, such as the adapters of LoRA. A run in which some were frozen says itself
+    /// which these are; otherwise they are those of --model that require gradients.
     #[arg(long)]
     trainable: bool,
     /// Replace the file if it exists.
@@ -50,6 +50,14 @@ pub fn run(args: &Args, printer: Printer) -> Result<Outcome> {
             ensure!(
                 !idle,
                 Usage("--model is for a .pt2, or for --trainable: a .safetensors needs no model".into())
+            );
+            let said = !weights.run.trained.is_empty();
+            ensure!(
+                !(args.model.is_some() && said),
+                Usage(format!(
+                    "--model does nothing here: {} says itself which parameters were trained",
+                    weights.path.display()
+                ))
             );
             let model = args.model.as_deref().filter(|_| args.trainable).map(Model::open).transpose()?;
             let only = args.trainable.then(|| export::trained(&weights, model.as_ref())).transpose()?;

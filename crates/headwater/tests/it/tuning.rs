@@ -88,6 +88,10 @@ fn frozen_parameters_stay_and_the_others_are_exported_alone() {
     let (status, _, said) =
         headwater(&["export", &at("run"), "--trainable", "--model", &model, "--out", &at("y.pt2")]);
     assert!(status == 2 && said.contains("--trainable is for .safetensors"), "{said}");
+    let idle = ["export", &at("run"), "--trainable", "--model", &model, "--out", &at("z.safetensors")];
+    let (status, _, said) = headwater(&idle);
+    assert!(status == 2 && said.contains("run says itself which parameters were trained"), "{status} {said}");
+    assert!(!PathBuf::from(at("z.safetensors")).exists());
     let (status, _, said) =
         headwater(&["export", &at("run"), "--model", &model, "--out", &at("z.safetensors")]);
     assert!(status == 2 && said.contains("--model is for a .pt2, or for --trainable"), "{said}");
