@@ -1,11 +1,10 @@
 //! A run, as its log tells it.
 
 use crate::report::facts;
-use crate::report::history::History;
+use crate::report::history::{History, Line};
 use crate::runtime::score::Metric;
 use crate::words::near_file;
-use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
+use anyhow::{Result, ensure};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -54,23 +53,6 @@ impl State {
     }
 }
 
-/// Lines that tell about a run as a whole.
-#[derive(Deserialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-enum Line {
-    Start {
-        steps: Option<u64>,
-        #[serde(default)]
-        config: Value,
-        #[serde(flatten)]
-        facts: Map<String, Value>,
-    },
-    Interrupted {},
-    End {},
-    #[serde(other)]
-    Other,
-}
-
 /// The log that a path means: a file, or the one in a folder.
 pub(super) fn find(path: &Path) -> Result<PathBuf> {
     let log = if path.is_dir() { path.join(LOG) } else { path.to_path_buf() };
@@ -117,30 +99,28 @@ impl RunLog {
     /// # Errors
     /// If it cannot be read or has no step.
     pub(super) fn read(log: &Path, name: String) -> Result<RunLog> {
-        let text = std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
         let mut run = RunLog {
             name,
             log: log.to_path_buf(),
             settings: BTreeMap::new(),
             metric: Metric::default(),
             state: State::Unfinished,
-            history: History::read(log, u64::MAX)?,
+            history: History::default(),
         };
-        // A line cut off by a crash is no line.
-        for line in text.lines().filter_map(|l| serde_json::from_str(l).ok()) {
-            match line {
-                // A run that is resumed begins again, and the settings of its last part count.
-                Line::Start { steps, config, facts } => {
-                    run.history.planned = steps;
-                    run.metric = serde_json::from_value(config["eval"]["metric"].clone()).unwrap_or_default();
-                    run.settings = settings(&config, &facts);
-                    run.state = State::Unfinished;
-                }
-                Line::Interrupted {} => run.state = State::Interrupted,
-                Line::End {} => run.state = State::Complete,
-                Line::Other => {}
+        let mut planned = None;
+        run.history = History::read_with(log, u64::MAX, |line| match line {
+            // A run that is resumed begins again, and the settings of its last part count.
+            Line::Start { steps, config, facts } => {
+                planned = steps;
+                run.metric = serde_json::from_value(config["eval"]["metric"].clone()).unwrap_or_default();
+                run.settings = settings(&config, &facts);
+                run.state = State::Unfinished;
             }
-        }
+            Line::Interrupted {} => run.state = State::Interrupted,
+            Line::End {} => run.state = State::Complete,
+            _ => {}
+        })?;
+        run.history.planned = planned;
         ensure!(
             run.history.step() > 0,
             "{} has no step of a training run: it is another file, or the run ended before its first step",

@@ -6,11 +6,17 @@ use crate::runtime::score::Metric;
 use crate::runtime::trainer::{Evaluation, Event};
 use anyhow::{Context, Result};
 use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
+
+/// Bytes of the longest line of a log that is read; a longer one is none that a run writes.
+const LONGEST: u64 = 1 << 24;
 
 /// A step, as logs have it. A number that is not finite is `null` there.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
-struct Step {
+pub(crate) struct Step {
     step: u64,
     loss: Option<f64>,
     lr: Option<f64>,
@@ -32,12 +38,21 @@ struct Lost {
     elements: u64,
 }
 
-/// A line of a log; events that no chart shows are left out.
+/// A line of a log; events that nobody reads are left out.
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Line {
+pub(crate) enum Line {
+    Start {
+        steps: Option<u64>,
+        #[serde(default)]
+        config: Value,
+        #[serde(flatten)]
+        facts: Map<String, Value>,
+    },
     Step(Step),
     Evaluation(Box<Evaluation>),
+    Interrupted {},
+    End {},
     #[serde(other)]
     Other,
 }
@@ -60,20 +75,36 @@ impl History {
     /// # Errors
     /// If the log exists and cannot be read.
     pub fn read(log: &Path, until: u64) -> Result<History> {
-        let text = match std::fs::read_to_string(log) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-            read => read.with_context(|| format!("cannot read {}", log.display()))?,
-        };
+        History::read_with(log, until, |_| {})
+    }
+
+    /// The same; `other` receives lines that are neither steps nor evaluations. The log is read once, line by
+    /// line, and numbers alone are kept.
+    pub(crate) fn read_with(log: &Path, until: u64, mut other: impl FnMut(Line)) -> Result<History> {
         let mut history = History::default();
-        // A line cut off by a crash is no line.
-        for line in text.lines().filter_map(|l| serde_json::from_str(l).ok()) {
-            match line {
-                Line::Step(s) if s.step <= until => history.steps.push(s),
-                Line::Evaluation(e) if e.step <= until => history.evaluations.push(*e),
-                _ => {}
-            }
-        }
+        let failed = || format!("cannot read {}", log.display());
+        let file = match File::open(log) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(history),
+            opened => opened.with_context(failed)?,
+        };
+        each_line(BufReader::new(file), |line| match serde_json::from_slice(line) {
+            Ok(Line::Step(s)) if s.step <= until => history.steps.push(s),
+            Ok(Line::Evaluation(e)) if e.step <= until => history.evaluate(*e),
+            Ok(Line::Step(_) | Line::Evaluation(_)) => {}
+            Ok(line) => other(line),
+            // A line cut off by a crash is no line.
+            Err(_) => {}
+        })
+        .with_context(failed)?;
         Ok(history)
+    }
+
+    /// Counts by label and prediction are shown of the last evaluation alone.
+    fn evaluate(&mut self, e: Evaluation) {
+        if let Some(before) = self.evaluations.last_mut() {
+            *before = before.brief();
+        }
+        self.evaluations.push(e);
     }
 
     /// Takes in an event.
@@ -92,13 +123,7 @@ impl History {
                 seconds: s.seconds,
                 underflow: s.underflow.as_ref().map(|u| Lost { lost: u.lost, elements: u.elements }),
             }),
-            Event::Evaluation(e) => {
-                // Counts by label and prediction are shown of the last evaluation alone.
-                if let Some(before) = self.evaluations.last_mut() {
-                    *before = before.brief();
-                }
-                self.evaluations.push(e.clone());
-            }
+            Event::Evaluation(e) => self.evaluate(e.clone()),
             _ => {}
         }
     }
@@ -257,6 +282,22 @@ impl History {
     }
 }
 
+/// Hands over the lines of a log, but for those that are too long.
+fn each_line(mut from: impl BufRead, mut take: impl FnMut(&[u8])) -> std::io::Result<()> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = from.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
+        match read as u64 {
+            0 => return Ok(()),
+            LONGEST if !line.ends_with(b"\n") => {
+                from.skip_until(b'\n')?;
+            }
+            _ => take(&line),
+        }
+    }
+}
+
 /// Median; 0 if empty.
 pub fn median(of: &mut [f64]) -> f64 {
     of.sort_by(f64::total_cmp);
@@ -315,6 +356,15 @@ mod tests {
         // Counts are kept of the last evaluation alone.
         let kept = history.evaluations.iter().map(|e| e.scores.by_class.as_ref().unwrap().confusion.len());
         assert_eq!(kept.collect::<Vec<_>>(), [0, 0, 1]);
+    }
+
+    #[test]
+    fn lines_that_no_run_writes_are_passed_over() {
+        let long = std::io::repeat(b'x').take(3 * LONGEST);
+        let all = (&b"one\n\xff\n"[..]).chain(long).chain(&b"\ntwo\nthree"[..]);
+        let mut found = Vec::new();
+        each_line(BufReader::new(all), |line| found.push(line.to_vec())).unwrap();
+        assert_eq!(found, [&b"one\n"[..], b"\xff\n", b"two\n", b"three"]);
     }
 
     #[test]

@@ -173,3 +173,51 @@ fn the_result_is_as_the_page_documents_it() {
         assert!(fits(at(&found, key), ty), "`{key}` is {}, no {ty}", at(&found, key));
     }
 }
+
+/// A pipe has its lines once.
+#[cfg(unix)]
+#[test]
+fn a_log_is_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pipe, file) = (dir.path().join("pipe.jsonl"), dir.path().join("file.jsonl"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let step = |n: u64| {
+        format!(
+            "{{\"event\":\"step\",\"step\":{n},\"loss\":{}.5,\"lr\":0.1,\"norm\":1.0,\"scale\":1.0,\"applied\":true,\"samples\":4,\
+             \"seconds\":0.5}}\n",
+            9 - n
+        )
+    };
+    let log = format!(
+        "{{\"event\":\"start\",\"steps\":2,\"config\":{{\"seed\":3}}}}\n{}{}{{\"event\":\"end\"}}\n",
+        step(1),
+        step(2)
+    );
+    std::fs::write(&file, &log).unwrap();
+    let writer = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::write(pipe, log)
+    });
+    let mut child = Command::new(env!("CARGO_BIN_EXE_headwater"))
+        .args(["compare", "--json"])
+        .args([&pipe, &file])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begin = std::time::Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > std::time::Duration::from_secs(120) {
+            child.kill().unwrap();
+            panic!("it waits for lines that it has read");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    writer.join().unwrap().unwrap();
+    let found: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+    for run in found["runs"].as_array().unwrap() {
+        assert_eq!(
+            (&run["state"], &run["step"], &run["last_loss"]),
+            (&"complete".into(), &2.into(), &7.5.into())
+        );
+    }
+}
