@@ -30,6 +30,8 @@ pub(super) struct Side<'a> {
     pub evaluation: Option<&'a Evaluation>,
     /// The losses of its steps.
     pub losses: &'a [f64],
+    /// True for each step that has updated the parameters.
+    pub applied: &'a [bool],
 }
 
 /// An answer of the comparison.
@@ -72,16 +74,31 @@ pub(super) fn judge(plain: &Side, mixed: &Side) -> Judged {
     }
 }
 
-/// Without held-out samples, by the last steps of both runs, whose batches are the same.
+/// Without held-out samples, by the last steps of both runs, whose batches are the same. Steps that either
+/// run has skipped are left out: their losses, infinite or NaN as they may be, have changed nothing.
 fn by_steps(plain: &Side, mixed: &Side) -> Judged {
     let all = plain.losses.len().min(mixed.losses.len());
     let count = all.div_ceil(10).max(FEWEST).min(all);
-    let tail = |losses: &[f64]| losses[losses.len() - count..].to_vec();
-    let (a, b) = (tail(plain.losses), tail(mixed.losses));
-    let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
-    let pairs: Vec<_> = a.iter().zip(&b).map(|(a, b)| (*a, *b, 1.0)).collect();
-    let what = format!("mean loss of the last {count} steps");
-    loss(&what, (mean(&a), mean(&b)), Paired::new(&pairs), Excuse::None)
+    let tail = |side: &Side| -> Vec<(f64, bool)> {
+        let applied = |i: usize| side.applied.get(i).copied().unwrap_or(true);
+        let n = side.losses.len();
+        (n - count..n).map(|i| (side.losses[i], applied(i))).collect()
+    };
+    let both = tail(plain).into_iter().zip(tail(mixed));
+    let pairs: Vec<_> = both.filter(|(a, b)| a.1 && b.1).map(|((a, _), (b, _))| (a, b, 1.0)).collect();
+    let skipped = count - pairs.len();
+    if pairs.is_empty() && skipped > 0 {
+        return Judged {
+            says: Says::Cost,
+            text: format!("it COSTS all: the last {count} steps were skipped"),
+        };
+    }
+    let mean = |of: &dyn Fn(&(f64, f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>() / pairs.len() as f64;
+    let what = match skipped {
+        0 => format!("mean loss of the last {count} steps"),
+        n => format!("mean loss of the last {count} steps, without {n} that were skipped,"),
+    };
+    loss(&what, (mean(&|p| p.0), mean(&|p| p.1)), Paired::new(&pairs), Excuse::None)
 }
 
 /// An accuracy that makes up for some loss.
@@ -204,7 +221,7 @@ mod tests {
     }
 
     fn judged(a: &Evaluation, b: &Evaluation) -> Judged {
-        let side = |e| Side { evaluation: Some(e), losses: &[] };
+        let side = |e| Side { evaluation: Some(e), losses: &[], applied: &[] };
         judge(&side(a), &side(b))
     }
 
@@ -334,7 +351,7 @@ mod tests {
     #[test]
     fn without_held_out_samples_the_last_steps_are_compared() {
         let judged = |a: &[f64], b: &[f64]| {
-            let side = |losses| Side { evaluation: None, losses };
+            let side = |losses| Side { evaluation: None, losses, applied: &[] };
             judge(&side(a), &side(b))
         };
         let plain: Vec<f64> = (0..200).map(|i| 2.0 + 0.3 * f64::from(i % 7)).collect();
@@ -349,5 +366,31 @@ mod tests {
         assert_eq!(judged(&plain[..40], &higher(1.03)[..40]).says, Says::Cost, "8 of 40 steps");
         assert_eq!(judged(&plain[..5], &higher(1.03)[..5]).says, Says::Unclear);
         assert_eq!(judged(&plain, &higher(f64::NAN)).says, Says::Cost);
+    }
+
+    #[test]
+    fn a_step_that_was_skipped_decides_nothing() {
+        let plain: Vec<f64> = (0..200).map(|i| 2.0 + 0.3 * f64::from(i % 7)).collect();
+        let judged = |by: f64, nans: &[usize], skipped: &[usize]| {
+            let mut mixed: Vec<f64> = plain.iter().map(|l| l * by).collect();
+            let mut applied = vec![true; 200];
+            nans.iter().for_each(|&i| mixed[i] = f64::NAN);
+            skipped.iter().for_each(|&i| applied[i] = false);
+            let full = Side { evaluation: None, losses: &plain, applied: &[] };
+            judge(&full, &Side { evaluation: None, losses: &mixed, applied: &applied })
+        };
+        let one = judged(1.0, &[190], &[190]);
+        assert_eq!(one.says, Says::NoCost, "{}", one.text);
+        assert!(one.text.contains("the last 20 steps, without 1 that were skipped, "), "{}", one.text);
+        assert_eq!(judged(1.03, &[190, 195], &[190, 195]).says, Says::Cost, "the other steps decide");
+        // One that was applied is the run's own.
+        assert_eq!(judged(1.0, &[190], &[]).says, Says::Cost);
+        let last: Vec<usize> = (180..200).collect();
+        let none = judged(1.0, &last, &last);
+        assert!(
+            none.says == Says::Cost && none.text.contains("the last 20 steps were skipped"),
+            "{}",
+            none.text
+        );
     }
 }

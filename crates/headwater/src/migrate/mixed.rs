@@ -44,9 +44,14 @@ pub(super) fn mixed(
     let Ran { summary, note, held, .. } = ran;
     let (history, lost) = (&note.history, note.history.underflow());
     let (skipped, losses, plain_losses) = (history.skipped(), history.losses(), trained.history.losses());
+    let (applied, plain_applied) = (history.applied(), trained.history.applied());
     let verdict = judge(
-        &Side { evaluation: trained.summary.evaluation.as_ref(), losses: &plain_losses },
-        &Side { evaluation: summary.evaluation.as_ref(), losses: &losses },
+        &Side {
+            evaluation: trained.summary.evaluation.as_ref(),
+            losses: &plain_losses,
+            applied: &plain_applied,
+        },
+        &Side { evaluation: summary.evaluation.as_ref(), losses: &losses, applied: &applied },
     );
     let mut table = Table::new("Both runs", &["what", &format!(">{plain}"), &format!(">{chosen}")]);
     for metric in Metric::ALL {
@@ -59,8 +64,8 @@ pub(super) fn mixed(
     let mut both = |what: &str, a: String, b: String| table.row([what.to_string(), a, b]);
     both(
         "loss, mean over the last tenth",
-        format!("{:.4}", tail(&plain_losses)),
-        format!("{:.4}", tail(&losses)),
+        format!("{:.4}", tail(&plain_losses, &plain_applied)),
+        format!("{:.4}", tail(&losses, &applied)),
     );
     both("planned memory", text::bytes(trained.held), text::bytes(held));
     both("median of a step", text::seconds(trained.history.speed().0), text::seconds(history.speed().0));
@@ -125,10 +130,12 @@ fn slower(plain: &str, first: f64, second: f64) -> String {
     }
 }
 
-/// Mean loss over the last tenth of a run.
-fn tail(losses: &[f64]) -> f64 {
-    let last = &losses[losses.len() - losses.len().div_ceil(10)..];
-    last.iter().sum::<f64>() / last.len() as f64
+/// Mean loss over the last tenth of a run, without the steps that were skipped.
+fn tail(losses: &[f64], applied: &[bool]) -> f64 {
+    let last = losses.len() - losses.len().div_ceil(10);
+    let kept: Vec<f64> =
+        losses.iter().zip(applied).skip(last).filter(|(_, applied)| **applied).map(|(l, _)| *l).collect();
+    kept.iter().sum::<f64>() / kept.len() as f64
 }
 
 /// Ways out of a cost that there are at a level.
@@ -147,6 +154,15 @@ fn advice(low: &Properties, target: &Target) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn skipped_steps_are_in_no_mean() {
+        let (mut losses, mut applied) = (vec![1.0; 20], vec![true; 20]);
+        (losses[18], applied[18]) = (f64::NAN, false);
+        assert_eq!(tail(&losses, &applied), 1.0);
+        applied[18] = true;
+        assert!(tail(&losses, &applied).is_nan());
+    }
 
     #[test]
     fn a_slower_second_run_is_told() {

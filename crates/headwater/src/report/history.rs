@@ -133,6 +133,11 @@ impl History {
         self.steps.iter().map(|s| s.loss.unwrap_or(f64::NAN)).collect()
     }
 
+    /// True for each step that has updated the parameters.
+    pub fn applied(&self) -> Vec<bool> {
+        self.steps.iter().map(|s| s.applied).collect()
+    }
+
     /// Steps done.
     pub fn step(&self) -> u64 {
         self.steps.last().map_or(0, |s| s.step)
