@@ -4,12 +4,15 @@ A mask is drawn by `bernoulli`, or from uniform numbers by a comparison with a n
 probability, which takes the mask's place in products, in `where` and in `masked_fill`. Whatever else depends on random numbers,
 such as an order sorted by them, has no mean that a model could be computed with, and is refused by name.
 
-`crates/core/src/pass/masks.rs` does the same with a graph; both must know the same operators.
+A product with a mask counts it once: the square of a mask of 0 and 1 is the mask. Other functions of what is masked are those of
+the mean, as for dropout.
+
+`crates/core/src/pass/masks/` does the same with a graph; both must know the same operators.
 """
 
 import math
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -27,9 +30,13 @@ SAME = {
     "clone", "detach", "contiguous", "alias", "view", "reshape", "expand", "expand_as", "view_as", "reshape_as", "unsqueeze", "squeeze",
     "flatten", "unflatten",
 }  # fmt: skip
+# Of these, what keeps places, counted from the last dimension, though not the shape.
+NOT_MOVED = {"expand", "expand_as"}
 # What asks a tensor for anything but its numbers.
 FACTS = {"get", "size", "dim", "numel", "stride", "is_floating_point", "is_complex", "element_size", "ndimension", "len", "repr", "hash"}
 FACTS |= {"nelement", "storage_offset", "is_contiguous", "sym_size", "sym_numel", "sym_stride", "get_device", "data_ptr", "_assert_tensor_metadata"}
+# What takes a second tensor for its type or shape alone.
+LIKE = {"to", "type_as", "expand_as", "view_as", "reshape_as"}
 DRAWS = {"rand", "rand_like", "uniform", "uniform_", "bernoulli", "bernoulli_"}
 OTHERS = {
     "randn", "randn_like", "normal", "normal_", "randint", "randint_like", "randperm", "multinomial", "poisson", "exponential_", "random_",
@@ -46,6 +53,9 @@ class Drawn:
     mean: float = None  # None: probabilities that are a tensor
     scale: float = 1.0
     shift: float = 0.0
+    root: object = field(default_factory=object)  # the draw
+    # What the elements are, place by place from the last dimension: two of one event are equal, others of one root are not independent.
+    event: object = field(default_factory=object)
 
     def compared(self, holds):
         """The probability that a comparison with a number holds; None where it is not known."""
@@ -74,19 +84,24 @@ class Means:
 
     def __init__(self):
         self.drawn, self.count, self.others = WeakIdKeyDictionary(), 0, []
+        # Masks that tensors are products with, by their draw; the event is None where it is not known.
+        self.factors = WeakIdKeyDictionary()
 
     def call(self, func, name, args, kwargs, where=""):
         """The result of a call that draws a mask or computes with one; NotImplemented for every other call."""
-        tensors = [a for a in (*args, *kwargs.values()) if torch.is_tensor(a)]
-        known = [self.drawn[t] for t in tensors if t in self.drawn] if len(self.drawn) else []
         base, writes = plain(name)
+        tensors = [a for a in (*args, *kwargs.values()) if torch.is_tensor(a)]
+        tensors = tensors[:1] if base in LIKE else tensors
+        known = [self.drawn[t] for t in tensors if t in self.drawn] if len(self.drawn) else []
         if name in DRAWS:
             return self.draw(base, writes, args, kwargs, where)
         if name in OTHERS:
             self.others.append(f"`{name}`{where}")
-        if not known or base in FACTS:
+        if base in FACTS or not known and not any(t in self.factors for t in tensors):
             return NotImplemented
-        found = self.follow(func, base, args, kwargs)
+        found, factors = self.product(func, base, args, kwargs)
+        if found is NotImplemented and known:
+            found = self.follow(func, base, args, kwargs)
         if found is None or found is NotImplemented and any(self.unknown(t) for t in tensors):
             raise ValueError(refusal(f"{known[0].by}, read by `{name}`{where}"))
         if found is not NotImplemented and writes and found is not args[0]:
@@ -98,7 +113,39 @@ class Means:
                 self.drawn[found] = known
         elif found is NotImplemented and writes:
             self.drawn.pop(args[0], None)  # what is computed from a mask's mean is no mask
+        if writes:
+            self.factors.pop(args[0], None)
+        if factors:
+            found = func(*args, **kwargs) if found is NotImplemented else found
+            kept = base in NOT_MOVED or found.shape == args[0].shape or base == "mul"
+            self.factors[found] = factors if kept else dict.fromkeys(factors)
         return found
+
+    def product(self, func, name, args, kwargs):
+        """Keeps account of masks in products: the masks of the result, and the result where a factor has a mask already, which
+        then counts as what it is where that is not 0; NotImplemented elsewhere, None where places do not match."""
+
+        def of(tensor):
+            return dict(self.factors.get(tensor, ()))
+
+        first, second = args[0] if args else None, args[1] if len(args) > 1 else None
+        found, factors = NotImplemented, {}
+        if name == "mul" and torch.is_tensor(first) and torch.is_tensor(second):
+            factors = {**of(first), **of(second)}
+            for mask, other in ((first, second), (second, first)):
+                this = self.drawn.get(mask)
+                if this is None or this.uniform or other in self.drawn:
+                    continue
+                if this.root not in of(other):
+                    factors[this.root] = this.event if this.shift == 0 else None
+                elif of(other)[this.root] is this.event:
+                    dtype = mask.dtype if mask.is_floating_point() else other.dtype
+                    found = other * torch.full(mask.shape, this.scale + this.shift, dtype=dtype)
+                else:
+                    found = None
+        elif torch.is_tensor(first) and (name in ("neg", "div", "mul") or name in SAME or name in CASTS):
+            factors = of(first)
+        return found, factors
 
     def unknown(self, tensor):
         """True for a tensor whose numbers mean nothing: uniform numbers, and bools of a mask."""
@@ -135,26 +182,31 @@ class Means:
         this = self.drawn.get(x) if torch.is_tensor(x) else None
         other = next((v for v in (*args[1:], *(v for k, v in kwargs.items() if k in ("other", "value"))) if not isinstance(v, bool)), None)
         number = other if isinstance(other, (int, float)) else None
-        if this is None or x.dtype is torch.bool:
-            return self.masked(func, name, args, kwargs, this)
+        if this is None or x.dtype is torch.bool or name not in LIKE and self.bools(args, kwargs):
+            return self.masked(func, name, args, kwargs, this if this and x.dtype is torch.bool else None)
+        second = self.drawn.get(other) if torch.is_tensor(other) and name not in LIKE else None
+        if second and second.root is this.root and name in ("mul", "div"):
+            return self.square(x, other, this, second) if name == "mul" and not this.uniform else None
+        if name == "square" or name == "pow" and number == 2 or name == "pow" and kwargs.get("exponent") == 2:
+            return None if this.uniform else self.square(x, x, this, this)
         if name in SAME:
-            return self.keep(func(*args, **kwargs), this, x)
+            return self.move(name, func(*args, **kwargs), this, x)
         if name in CASTS:
             made = func(*args, **kwargs)
             if made.is_floating_point():
                 return self.keep(made.clone() if made is x else made, this, x)
             if made.dtype is not torch.bool or this.uniform:
                 return None
-            return self.mask(made, this, this.compared(lambda v: v != 0))
+            return self.truth(made, this, lambda v: v != 0)
         if name in COMPARISONS and number is not None and not kwargs:
             holds = COMPARISONS[name]
+            made = torch.empty(x.shape, dtype=torch.bool)
             if not this.uniform:
-                probability = this.compared(lambda v: holds(v, number))
-            else:
-                below = this.below(number)
-                probability = None if below is None else {"lt": below, "le": below, "gt": 1 - below, "ge": 1 - below}.get(name)
-                self.count += 1
-            return self.mask(torch.empty(x.shape, dtype=torch.bool), this, probability)
+                return self.truth(made, this, lambda v: holds(v, number))
+            below = this.below(number)
+            probability = None if below is None else {"lt": below, "le": below, "gt": 1 - below, "ge": 1 - below}.get(name)
+            self.count += 1
+            return self.mask(made, this, probability)
         affine = AFFINE.get(name)
         if affine and (number is not None or name == "neg") and not set(kwargs) - {"other"}:
             made = func(*args, **kwargs)
@@ -169,24 +221,30 @@ class Means:
 
     def masked(self, func, name, args, kwargs, this):
         """A call with a mask of bools; NotImplemented if there is none."""
-        if not any(torch.is_tensor(t) and t.dtype is torch.bool and t in self.drawn for t in (*args, *kwargs.values())):
+        bools = self.bools(args, kwargs)
+        if not bools:
             return NotImplemented
+        # A second mask is a number like any other, if it is one of floats and independent.
+        others = [t for t in (*args, *kwargs.values()) if torch.is_tensor(t) and t in self.drawn and t is not bools[0]]
+        root = self.drawn[bools[0]].root
+        if name not in LIKE and any(self.unknown(t) or self.drawn[t].root is root for t in others):
+            return None
         find = {**dict(zip(SIGNATURES.get(name, ()), args)), **kwargs}
         if this and name in SAME:
-            return self.keep(func(*args, **kwargs), this, args[0])
+            return self.move(name, func(*args, **kwargs), this, args[0])
         if this and name in ("bitwise_not", "logical_not"):
             return self.mask(torch.empty_like(args[0]), this, 1 - this.mean)
         if this and name in CASTS:
             made = func(*args, **kwargs)
             if made.dtype is torch.bool:
                 return self.keep(made.clone() if made is args[0] else made, this, args[0])
-            return self.numbers(made.fill_(this.mean), this, this.mean) if made.is_floating_point() else None
+            return self.numbers(made.fill_(this.mean), this, this.mean, this.event) if made.is_floating_point() else None
         if name in ("mul", "div") and len(args) == 2:
             other = args[1] if this else args[0]
             dtype = other.dtype if torch.is_tensor(other) else torch.get_default_dtype() if isinstance(other, float) else None
             if torch.is_tensor(other) and other in self.drawn and other.dtype is torch.bool or not (dtype and dtype.is_floating_point):
                 return None
-            mask = args[0] if this else args[1]
+            mask = bools[0]
             mean = torch.full(mask.shape, self.drawn[mask].mean, dtype=dtype)
             return func(*((mean, other) if this else (other, mean)), **kwargs)
         if name == "where" and (mask := self.drawn.get(find.get("condition"))):
@@ -195,6 +253,20 @@ class Means:
             return mixed(mask.mean, find["value"], find["self"], find["mask"].shape)
         return None
 
+    def square(self, x, y, this, other):
+        """The product of two masks of floats of one draw; None where their places do not match."""
+        if this.event is not other.event:
+            return None
+        dtype = torch.promote_types(x.dtype, y.dtype)
+        shape = torch.broadcast_shapes(x.shape, y.shape)
+        if this.mean is None:  # m · m = m
+            if x is not y or (this.scale, this.shift) != (1, 0):
+                return None
+            return self.keep(x.clone(), this, x)
+        no, yes = this.shift * other.shift, (this.scale + this.shift) * (other.scale + other.shift)
+        made = torch.full(shape, no + (yes - no) * this.mean, dtype=dtype)
+        return self.keep(made, replace(this, scale=yes - no, shift=no), x)
+
     def keep(self, made, known, source):
         if made is not source:
             self.drawn[made] = known
@@ -202,16 +274,30 @@ class Means:
         self.drawn[source] = known
         return made
 
-    def numbers(self, made, this, probability):
+    def move(self, name, made, known, source):
+        """The same numbers in another shape."""
+        moved = made.shape != source.shape and name not in NOT_MOVED
+        return self.keep(made, replace(known, event=object()) if moved else known, source)
+
+    def bools(self, args, kwargs):
+        """Masks of bools among the arguments."""
+        return [t for t in (*args, *kwargs.values()) if torch.is_tensor(t) and t.dtype is torch.bool and t in self.drawn]
+
+    def numbers(self, made, this, probability, event=None):
         """A mask of floats."""
-        self.drawn[made] = Drawn(this.by, False, probability)
+        self.drawn[made] = Drawn(this.by, False, probability, root=this.root, event=event or object())
         return made
 
-    def mask(self, made, this, probability):
+    def truth(self, made, this, holds):
+        """Where something holds of a mask's numbers: the mask itself as bools, or another."""
+        itself = holds(this.scale + this.shift) and not holds(this.shift)
+        return self.mask(made, this, this.compared(holds), this.event if itself else None)
+
+    def mask(self, made, this, probability, event=None):
         if probability is None:
             return None
         made.fill_(True)
-        self.drawn[made] = Drawn(this.by, False, probability)
+        self.drawn[made] = Drawn(this.by, False, probability, root=this.root, event=event or object())
         return made
 
 

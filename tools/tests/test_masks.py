@@ -88,6 +88,14 @@ MASKS = {
     "as bools": (lambda x: x.masked_fill((1 - torch.empty_like(x).bernoulli_(0.8)).bool(), 0) / 0.8, lambda x: x),
     "probabilities": (lambda x: x * torch.bernoulli(torch.full((3,), 0.5)), lambda x: 0.5 * x),
     "shared": (lambda x: (m := torch.rand(4, 1) < 0.5) * x + ~m * x * 3, lambda x: 2 * x),
+    # A mask counts once in a product.
+    "square": (lambda x: x * ((m := torch.bernoulli(torch.full((4, 1), 0.0), p=0.25)) * m), lambda x: 0.25 * x),
+    "power": (lambda x: x * (torch.empty(4, 1).bernoulli_(0.25) / 0.25) ** 2, lambda x: 4 * x),
+    "complement": (lambda x: x + (m := torch.empty(4, 1).bernoulli_(0.25)) * (1 - m), lambda x: x),
+    "twice": (lambda x: x * (m := torch.rand(4, 1) < 0.25) * m * m.float(), lambda x: 0.25 * x),
+    "twice, of probabilities": (lambda x: -(x * (m := torch.bernoulli(torch.full((3,), 0.5)))) * m, lambda x: -0.5 * x),
+    "two": (lambda x: x * ((torch.rand(4, 1) < 0.5) * torch.empty(4, 1).bernoulli_(0.25)), lambda x: 0.125 * x),
+    "type": (lambda x: x.type_as(m := (torch.rand(4, 1) < 0.5).type_as(x)) * m, lambda x: 0.5 * x),
 }
 
 
@@ -116,6 +124,9 @@ def test_masks_have_their_means_in_module_and_graph(tmp_path, kind):
 
 
 REFUSED = {
+    "places": (lambda x: x * ((m := torch.empty(4, 1).bernoulli_(0.5)) * m.reshape(1, 4)).sum(1, keepdim=True), "`bernoulli`.*read by `mul"),
+    "quotient": (lambda x: x * ((m := torch.empty(4, 1).bernoulli_(0.5)) / m), "`bernoulli`.*read by `(true)?div"),
+    "of itself": (lambda x: x * ((m := torch.rand(4, 1) < 0.5) * m.float()), "`rand`.*read by `mul"),
     "noise": (lambda x: x + 0.1 * torch.randn_like(x), "`randn_like`"),
     "uniform noise": (lambda x: x + torch.rand_like(x), "`rand_like`.*read by `add"),
     "order": (lambda x: x[torch.rand(4).argsort()], "`rand`.*read by `argsort"),

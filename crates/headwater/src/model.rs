@@ -63,7 +63,7 @@ pub struct Silenced {
 impl Silenced {
     /// Makes a graph so.
     pub fn make(graph: &mut Graph) -> Silenced {
-        Silenced { dropouts: pass::without_dropout(graph), masks: pass::masks_as_means(graph) }
+        Silenced { dropouts: pass::without_dropout(graph), masks: pass::masks_as_means(graph).count }
     }
 
     /// True if nothing was changed.
@@ -78,6 +78,20 @@ impl Silenced {
             Silenced { dropouts: 0, .. } => "with random masks as their means",
             _ => "with dropout as the identity and random masks as their means",
         }
+    }
+}
+
+impl BoundModel {
+    /// A sentence on random masks for evaluation mode, if their mean changes anything there.
+    pub fn masks_in_evaluation(&self) -> Option<String> {
+        let masks = pass::masks_as_means(&mut self.graph.clone());
+        (masks.undivided > 0).then(|| {
+            format!(
+                "{} of {} random masks are not divided by their probability: they are kept as their mean, which scales what \
+                 they mask, where the module in evaluation mode may leave them out",
+                masks.undivided, masks.count
+            )
+        })
     }
 }
 

@@ -50,10 +50,11 @@ pub struct Args {
 
 pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Outcome> {
     let (model, dims) = args.forward.model()?;
+    let bound = model.bind(&dims.clone().or_exported())?;
+    bound.masks_in_evaluation().iter().for_each(|m| printer.line(format!("note: {m}")));
     let wanted = match &args.outputs {
         Some(outputs) => outputs.clone(),
         None => {
-            let bound = model.bind(&dims.clone().or_exported())?;
             let users = bound.graph.outputs.iter().filter(|o| o.role == OutputRole::User).count();
             (usize::from(has_loss(&bound.graph))..users).collect()
         }

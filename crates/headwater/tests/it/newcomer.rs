@@ -260,6 +260,14 @@ fn stochastic_depth_is_compared_as_its_mean() {
         compared.iter().all(|c| c["verdict"] == "proved" && c["error"].as_f64().unwrap() < 1e-14),
         "{found}"
     );
+    // The last mask is not divided by its probability: evaluation has its mean, and says so.
+    let note = "note: 1 of 5 random masks are not divided by their probability: they are kept as their mean";
+    let (model, data, out) = (path("depth.pt2"), path("depth.eval.safetensors"), path("p.safetensors"));
+    for line in [&["eval", &model, "--data", &data][..], &["predict", &model, "--data", &data, "--out", &out]]
+    {
+        let (status, shown, said) = headwater(line);
+        assert!(status == 0 && shown.contains(note), "{status} {shown} {said}");
+    }
     assert_eq!(headwater(&["migrate", "--new", &path("depth.pt2"), dir.path().to_str().unwrap()]).0, 0);
     let (status, shown, said) = headwater(&["migrate", dir.path().to_str().unwrap(), "--out", &path("out")]);
     let how = "over the first 40 steps with random masks as their means, in a run of their own, the loss is at most";

@@ -5,6 +5,9 @@
 //! `floor(p + u)`. Its mean is its probability, which takes the mask's place in products, in `where` and in
 //! `masked_fill`. Numbers on which anything else depends, such as an order sorted by them, stay random.
 //!
+//! A product with a mask counts it once: the square of a mask of 0 and 1 is the mask. Other functions of what
+//! is masked are those of the mean, as for dropout.
+//!
 //! `tools/headwater_tools/masks.py` records PyTorch's results so; both must know the same operators.
 
 use crate::attr::{Attr, Attrs};
@@ -22,6 +25,9 @@ use std::collections::{HashMap, HashSet};
 struct Drawn {
     /// The node's result that drew v.
     root: ValueId,
+    /// The value whose elements are v, place by place from the last dimension: two of one event are equal,
+    /// others of one root are not independent.
+    event: ValueId,
     /// Uniform in `[0, 1)`, or 1 with a probability, else 0.
     v: Source,
     scale: f64,
@@ -41,7 +47,7 @@ enum Change {
     Full(f64),
     /// The input with this number, through which no gradient flows.
     Probabilities(usize),
-    /// A mask of bools, with this number, becomes its mean in a product.
+    /// A mask, with this number, becomes this constant in a product.
     Product(usize, f64),
     /// A choice: of the first with this probability, else of the second.
     Mixed(Side, Side, f64),
@@ -53,19 +59,38 @@ enum Side {
     Number(f64),
 }
 
-/// Replaces masks by their means. Values keep their ids and types. Returns the number of masks.
-pub fn masks_as_means(graph: &mut Graph) -> usize {
-    let mut found = Search { graph, drawn: HashMap::new(), spoiled: HashSet::new(), changes: HashMap::new() };
+/// Counts of masks that are their means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Means {
+    /// All of them.
+    pub count: usize,
+    /// Those that the model does not divide by their probability: their mean is a factor, or mixes two
+    /// values.
+    pub undivided: usize,
+}
+
+/// Replaces masks by their means. Values keep their ids and types.
+pub fn masks_as_means(graph: &mut Graph) -> Means {
+    let mut found = Search {
+        graph,
+        drawn: HashMap::new(),
+        spoiled: HashSet::new(),
+        changes: HashMap::new(),
+        factors: HashMap::new(),
+        used: Vec::new(),
+    };
     for n in 0..found.graph.nodes.len() {
         found.visit(n);
     }
+    let undivided = found.undivided();
     let Search { spoiled, mut changes, .. } = found;
     changes.retain(|_, (root, _)| !spoiled.contains(root));
     let roots: HashSet<ValueId> = changes.values().map(|(root, _)| *root).collect();
+    let undivided = roots.intersection(&undivided).count();
     if !roots.is_empty() {
         apply(graph, &mut changes);
     }
-    roots.len()
+    Means { count: roots.len(), undivided }
 }
 
 struct Search<'a> {
@@ -74,7 +99,15 @@ struct Search<'a> {
     /// Draws on which something depends that has no mean.
     spoiled: HashSet<ValueId>,
     changes: HashMap<usize, (ValueId, Change)>,
+    /// Masks that values are products with, by their root and their event; without one they count as
+    /// dependent.
+    factors: HashMap<ValueId, Vec<(ValueId, Option<ValueId>)>>,
+    /// Results that a mask scales: its root, the result, what it scales, and the factor.
+    used: Vec<(ValueId, ValueId, Option<ValueId>, f64)>,
 }
+
+/// Masks of which a product's account is kept.
+const FACTORS: usize = 16;
 
 impl Search<'_> {
     fn visit(&mut self, n: usize) {
@@ -87,14 +120,15 @@ impl Search<'_> {
         let of = |this: &Self, i: usize| {
             node.inputs.get(i).copied().flatten().and_then(|v| this.drawn.get(&v)).copied()
         };
-        let known: Vec<ValueId> = node.operands().filter(|v| self.drawn.contains_key(v)).collect();
+        let known: Vec<ValueId> = read(node).filter(|v| self.drawn.contains_key(v)).collect();
+        self.products(n, node, out);
         if known.is_empty() {
             return;
         }
         let bool = |v: ValueId| graph.ty(v).dtype == DType::Bool;
         let followed = match of(self, 0) {
-            Some(x) if !node.inputs[0].is_some_and(bool) => self.numbers(n, node, out, x),
-            x => self.bools(n, node, out, x),
+            Some(x) if !known.iter().any(|v| bool(*v)) => self.numbers(n, node, out, x),
+            _ => self.bools(n, node, out),
         };
         // Floats of a mask may go anywhere: what is computed from them is computed from the mean. Truth
         // values of them are not.
@@ -128,23 +162,149 @@ impl Search<'_> {
             }
             _ => return false,
         };
-        self.drawn.insert(out, Drawn { root: out, v, scale, shift });
+        self.drawn.insert(out, Drawn { root: out, event: out, v, scale, shift });
         true
+    }
+
+    /// Keeps account of masks in products. A mask that is in the other factor already counts as what it is
+    /// where that is not 0.
+    fn products(&mut self, n: usize, node: &Node, out: ValueId) {
+        let input = |i: usize| node.inputs.get(i).copied().flatten();
+        let Some(first) = input(0) else { return };
+        let mut all: Vec<(ValueId, Option<ValueId>)> = Vec::new();
+        let of = |this: &Self, v: ValueId| this.factors.get(&v).cloned().unwrap_or_default();
+        match (node.op.name, input(1)) {
+            ("mul", Some(second)) => {
+                for (at, mask, other) in [(0, first, second), (1, second, first)] {
+                    all.extend(of(self, mask));
+                    let Some(d) = self.drawn.get(&mask).copied() else { continue };
+                    if d.v == Source::Uniform || self.drawn.contains_key(&other) {
+                        continue;
+                    }
+                    match of(self, other).iter().find(|f| f.0 == d.root) {
+                        Some((_, event)) if *event == Some(d.event) => {
+                            self.changes.insert(n, (d.root, Change::Product(at, d.scale + d.shift)));
+                        }
+                        Some(_) => {
+                            self.spoiled.insert(d.root);
+                        }
+                        None => {
+                            all.push((d.root, (d.shift == 0.0).then_some(d.event)));
+                            if let Source::Mask(Some(p)) = d.v {
+                                self.used.push((d.root, out, Some(other), d.shift + d.scale * p));
+                            }
+                        }
+                    }
+                }
+            }
+            ("div", _) | ("mul" | "neg", None) => all = of(self, first),
+            _ if same(node.op) || casts(node) => {
+                all = of(self, first);
+                if !self.aligned(node, out) {
+                    all.iter_mut().for_each(|f| f.1 = None);
+                }
+            }
+            _ => {}
+        }
+        all.dedup();
+        if !all.is_empty() {
+            self.factors.insert(out, all.split_off(all.len().saturating_sub(FACTORS)));
+        }
+    }
+
+    /// True if a node that keeps its input's numbers keeps their places too, counted from the last dimension.
+    fn aligned(&self, node: &Node, out: ValueId) -> bool {
+        let shape = |v: ValueId| &self.graph.ty(v).shape;
+        matches!(node.op.name, "expand" | "expand_as")
+            || node.inputs[0].is_some_and(|v| shape(v) == shape(out))
+    }
+
+    /// Roots of masks that scale something by another factor than 1, by which the model does not divide.
+    fn undivided(&self) -> HashSet<ValueId> {
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b.abs();
+        // The number by which a node divides.
+        let divisor = |node: &Node| {
+            let by = number(node, "other").filter(|_| node.operands().count() == 1)?;
+            match node.op.name {
+                "div" => Some(by),
+                "mul" => Some(1.0 / by),
+                _ => None,
+            }
+        };
+        let mut after: HashMap<ValueId, f64> = HashMap::new();
+        for node in &self.graph.nodes {
+            if let (Some(v), Some(by)) = (node.inputs.first().copied().flatten(), divisor(node)) {
+                after.insert(v, by);
+            }
+        }
+        let before = |v: ValueId| match self.graph.value(v).def {
+            Def::Node(NodeId(n), _) => divisor(&self.graph.nodes[n as usize]),
+            _ => None,
+        };
+        let divided = |out: &ValueId, scaled: &Option<ValueId>, mean: f64| {
+            near(mean, 1.0)
+                || after.get(out).is_some_and(|by| near(*by, mean))
+                || scaled.and_then(before).is_some_and(|by| near(by, mean))
+        };
+        let all = self.used.iter().filter(|(_, out, scaled, mean)| !divided(out, scaled, *mean));
+        all.map(|(root, ..)| *root).collect()
+    }
+
+    /// The product of two masks of floats of one root.
+    fn square(&mut self, n: usize, node: &Node, out: ValueId, (x, y): (Drawn, Drawn)) -> Option<()> {
+        let plain = |d: Drawn| d.scale == 1.0 && d.shift == 0.0;
+        let drawn = match x.v {
+            Source::Mask(Some(p)) if x.event == y.event => {
+                let (no, yes) = (x.shift * y.shift, (x.scale + x.shift) * (y.scale + y.shift));
+                self.changes.insert(n, (x.root, Change::Full(no + (yes - no) * p)));
+                Drawn { scale: yes - no, shift: no, ..x }
+            }
+            // Its own square.
+            Source::Mask(None)
+                if x.event == y.event && plain(x) && plain(y) && node.inputs[0] == node.inputs[1] =>
+            {
+                self.changes.insert(n, (x.root, Change::Probabilities(0)));
+                x
+            }
+            _ => {
+                self.spoiled.insert(x.root);
+                return None;
+            }
+        };
+        self.drawn.insert(out, drawn);
+        Some(())
     }
 
     /// Follows floats: `None` if the node is none that is known.
     fn numbers(&mut self, n: usize, node: &Node, out: ValueId, x: Drawn) -> Option<()> {
-        if others_drawn(node, &self.drawn) {
-            return None;
+        if let Some(y) = read(node).skip(1).find_map(|v| self.drawn.get(&v).copied()) {
+            return match node.op.name {
+                "mul" if y.root == x.root && x.v != Source::Uniform => self.square(n, node, out, (x, y)),
+                "div" if y.root == x.root => {
+                    self.spoiled.insert(x.root);
+                    None
+                }
+                _ => None,
+            };
+        }
+        if node.op.name == "square" || node.op.name == "pow" && number(node, "exponent") == Some(2.0) {
+            return if x.v == Source::Uniform { None } else { self.square(n, node, out, (x, x)) };
         }
         if same(node.op) || casts(node) && self.graph.ty(out).dtype.is_float() {
-            self.drawn.insert(out, x);
+            let event = if self.aligned(node, out) { x.event } else { out };
+            self.drawn.insert(out, Drawn { event, ..x });
             return Some(());
         }
-        let mask = |p: f64| Drawn { root: x.root, v: Source::Mask(Some(p)), scale: 1.0, shift: 0.0 };
+        let mask =
+            |p: f64| Drawn { root: x.root, event: out, v: Source::Mask(Some(p)), scale: 1.0, shift: 0.0 };
+        // The mask itself as truth values, or another.
+        let truth = |p: f64, holds: &dyn Fn(f64) -> bool| {
+            let itself = x.v != Source::Uniform && holds(x.scale + x.shift) && !holds(x.shift);
+            Drawn { event: if itself { x.event } else { out }, ..mask(p) }
+        };
         if casts(node) {
             let p = (self.graph.ty(out).dtype == DType::Bool).then(|| x.holds(|v| v != 0.0)).flatten()?;
-            self.drawn.insert(out, mask(p));
+            self.drawn.insert(out, truth(p, &|v| v != 0.0));
             return Some(());
         }
         if let Some(holds) = compared(node) {
@@ -157,7 +317,7 @@ impl Search<'_> {
                     _ => return None,
                 },
             };
-            self.drawn.insert(out, mask(p));
+            self.drawn.insert(out, truth(p, &|v| holds(v, other)));
             return Some(());
         }
         if node.op.name == "floor" && x.v == Source::Uniform && x.scale == 1.0 {
@@ -186,31 +346,41 @@ impl Search<'_> {
     }
 
     /// Follows a mask of bools: `None` if there is none, or the node is none that is known.
-    fn bools(&mut self, n: usize, node: &Node, out: ValueId, first: Option<Drawn>) -> Option<()> {
+    fn bools(&mut self, n: usize, node: &Node, out: ValueId) -> Option<()> {
         let graph = self.graph;
         let at = node.inputs.iter().position(|v| {
             v.is_some_and(|v| graph.ty(v).dtype == DType::Bool && self.drawn.contains_key(&v))
         })?;
         let mask = self.drawn[&node.inputs[at].expect("found")];
         let Source::Mask(Some(p)) = mask.v else { return None };
-        if node.operands().filter(|v| self.drawn.contains_key(v)).count() > 1 {
+        // A second mask is a number like any other, if it is one of floats and independent.
+        let alone = |(i, v): (usize, &Option<ValueId>)| {
+            let other = v.filter(|_| i != at).and_then(|v| Some((graph.ty(v).dtype, self.drawn.get(&v)?)));
+            other.is_none_or(|(dtype, d)| dtype.is_float() && d.v != Source::Uniform && d.root != mask.root)
+        };
+        let by_itself = at == 0 && read(node).count() == 1;
+        if !by_itself && !node.inputs.iter().enumerate().all(alone) {
             return None;
         }
         let dtype = graph.ty(out).dtype;
-        let change = match (node.op.name, first) {
-            ("bitwise_not" | "logical_not", Some(_)) => {
-                self.drawn.insert(out, Drawn { v: Source::Mask(Some(1.0 - p)), ..mask });
+        let first = at == 0;
+        let change = match node.op.name {
+            "bitwise_not" | "logical_not" if first => {
+                let not = Source::Mask(Some(1.0 - p));
+                self.drawn.insert(out, Drawn { v: not, event: out, ..mask });
                 return Some(());
             }
-            _ if first.is_some() && (same(node.op) || casts(node) && dtype == DType::Bool) => {
-                self.drawn.insert(out, mask);
+            _ if first && (same(node.op) || casts(node) && dtype == DType::Bool) => {
+                let event = if self.aligned(node, out) { mask.event } else { out };
+                self.drawn.insert(out, Drawn { event, ..mask });
                 return Some(());
             }
-            _ if first.is_some() && casts(node) && dtype.is_float() => {
-                self.drawn.insert(out, Drawn { scale: 1.0, shift: 0.0, ..mask });
+            _ if first && casts(node) && dtype.is_float() => {
+                let event = if self.aligned(node, out) { mask.event } else { out };
+                self.drawn.insert(out, Drawn { scale: 1.0, shift: 0.0, event, ..mask });
                 Change::Full(p)
             }
-            ("mul", _) | ("div", Some(_)) => {
+            "mul" | "div" if first || node.op.name == "mul" => {
                 let other = node.inputs.get(1 - at).copied().flatten().map(|v| graph.ty(v).dtype);
                 let float = match other {
                     Some(other) => other.is_float(),
@@ -219,23 +389,27 @@ impl Search<'_> {
                 if !float {
                     return None;
                 }
-                Change::Product(at, p)
+                // Where the other factor has it already, that is noted.
+                match self.changes.remove(&n) {
+                    Some((_, noted)) => noted,
+                    None => Change::Product(at, p),
+                }
             }
-            ("where", Some(_)) => {
+            "where" if first => {
                 let mut rest = node.inputs.iter().skip(1).copied().flatten();
                 let mut side = |name| match number(node, name) {
                     Some(x) => Some(Side::Number(x)),
                     None => rest.next().map(Side::Tensor),
                 };
                 let (yes, no) = (side("self")?, side("other")?);
-                self.mixed(yes, no, p, out)?
+                self.mixed(mask.root, (yes, no, p), out)?
             }
-            ("masked_fill", None) if at == 1 => {
+            "masked_fill" if at == 1 => {
                 let value = match number(node, "value") {
                     Some(x) => Side::Number(x),
                     None => Side::Tensor(node.inputs.get(2).copied().flatten()?),
                 };
-                self.mixed(value, Side::Tensor(node.inputs[0]?), p, out)?
+                self.mixed(mask.root, (value, Side::Tensor(node.inputs[0]?), p), out)?
             }
             _ => return None,
         };
@@ -244,7 +418,7 @@ impl Search<'_> {
     }
 
     /// A choice whose result a sum of products has too, in dtype and shape.
-    fn mixed(&self, yes: Side, no: Side, p: f64, out: ValueId) -> Option<Change> {
+    fn mixed(&mut self, root: ValueId, (yes, no, p): (Side, Side, f64), out: ValueId) -> Option<Change> {
         let mut whole = false;
         for side in [yes, no] {
             match side {
@@ -259,7 +433,16 @@ impl Search<'_> {
                 }
             }
         }
-        whole.then_some(Change::Mixed(yes, no, p))
+        if !whole {
+            return None;
+        }
+        match (yes, no) {
+            (Side::Tensor(v), Side::Number(0.0)) => self.used.push((root, out, Some(v), p)),
+            (Side::Number(0.0), Side::Tensor(v)) => self.used.push((root, out, Some(v), 1.0 - p)),
+            // Nothing divides it.
+            _ => self.used.push((root, out, None, f64::NAN)),
+        }
+        Some(Change::Mixed(yes, no, p))
     }
 }
 
@@ -277,9 +460,10 @@ impl Drawn {
     }
 }
 
-/// True if a second operand was drawn too.
-fn others_drawn(node: &Node, drawn: &HashMap<ValueId, Drawn>) -> bool {
-    node.operands().skip(1).any(|v| drawn.contains_key(&v))
+/// The operands whose numbers a node reads: of what only moves or casts numbers, the first.
+fn read(node: &Node) -> impl Iterator<Item = ValueId> + '_ {
+    let only = same(node.op) || casts(node);
+    node.operands().take(if only { 1 } else { usize::MAX })
 }
 
 fn number(node: &Node, name: &str) -> Option<f64> {
@@ -348,9 +532,10 @@ fn apply(graph: &mut Graph, changes: &mut HashMap<usize, (ValueId, Change)>) {
                 }
                 Change::Product(at, p) => {
                     let mask = node.inputs[at].expect("found");
-                    let dtype = match node.inputs.get(1 - at).copied().flatten() {
-                        Some(v) => graph.ty(v).dtype,
-                        None => ty.dtype,
+                    let dtype = match (graph.ty(mask).dtype, node.inputs.get(1 - at).copied().flatten()) {
+                        (own, _) if own.is_float() => own,
+                        (_, Some(v)) => graph.ty(v).dtype,
+                        (_, None) => ty.dtype,
                     };
                     let mean = TensorType::new(dtype, graph.ty(mask).shape.clone());
                     let attrs = full(&mean, p);
@@ -404,175 +589,4 @@ fn add(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::graph::{InputRole, OutputRole, verify};
-    use crate::{Builder, Tensor, pass, reference};
-
-    type Recipe = fn(&mut Builder, ValueId) -> crate::diagnostic::Result<ValueId>;
-
-    fn op(name: &str) -> &'static OpDef {
-        crate::ops::Registry::standard().by_name(name).unwrap_or_else(|| panic!("no operator {name}"))
-    }
-
-    fn rows() -> Attrs {
-        Attrs::new().with("size", [4, 1]).with("dtype", DType::F64)
-    }
-
-    fn number(x: f64) -> Attrs {
-        Attrs::new().with("other", x)
-    }
-
-    /// The recipe's result for x with masks as their means, and the number of masks.
-    fn means(recipe: Recipe) -> (Vec<f64>, usize) {
-        let mut b = Builder::new();
-        let x = b.input("x", TensorType::new(DType::F64, [4, 3]), InputRole::User);
-        let y = recipe(&mut b, x).unwrap();
-        b.output("y", y, OutputRole::User);
-        let mut graph = b.finish();
-        let before = graph.ty(y).clone();
-        let count = masks_as_means(&mut graph);
-        assert_eq!((graph.outputs[0].value, graph.ty(y)), (y, &before), "ids and types stay");
-        verify(&graph).unwrap();
-        (computed(graph), count)
-    }
-
-    /// The graph's result for x from 0 to 11, [4, 3].
-    fn computed(graph: Graph) -> Vec<f64> {
-        let graph = pass::simplify(pass::decompose(graph).unwrap()).graph;
-        let x = Tensor::float(DType::F64, [4, 3], (0..12).map(f64::from).collect::<Vec<_>>());
-        let key = Tensor::int(DType::I64, [2], vec![1, 2]);
-        let inputs: Vec<Tensor> = graph
-            .inputs
-            .iter()
-            .map(|i| if i.role == InputRole::Rng { key.clone() } else { x.clone() })
-            .collect();
-        reference::run(&graph, &inputs).unwrap()[0].floats().to_vec()
-    }
-
-    fn close(found: &[f64], expected: impl Fn(f64) -> f64) {
-        for (i, y) in found.iter().enumerate() {
-            let e = expected(i as f64);
-            assert!((y - e).abs() < 1e-14, "{i}: {y} and not {e}");
-        }
-    }
-
-    #[test]
-    fn stochastic_depth_becomes_the_identity() {
-        // timm and torchvision.
-        let (y, count) = means(|b, x| {
-            let empty = b.one(op("empty"), &[], rows())?;
-            let mask = b.one(op("bernoulli"), &[empty], Attrs::new().with("p", 0.9))?;
-            let mask = b.one(op("div"), &[mask], number(0.9))?;
-            b.mul(x, mask)
-        });
-        assert_eq!(count, 1);
-        close(&y, |x| x);
-        // transformers.
-        let (y, count) = means(|b, x| {
-            let u = b.apply(op("rand"), &[], rows())?[0];
-            let u = b.one(op("add"), &[u], number(0.7))?;
-            let mask = b.call(op("floor"), &[u])?;
-            let x = b.one(op("div"), &[x], number(0.7))?;
-            b.mul(x, mask)
-        });
-        assert_eq!(count, 1);
-        close(&y, |x| x);
-    }
-
-    #[test]
-    fn evaluation_draws_nothing() {
-        let mut b = Builder::new();
-        let x = b.input("x", TensorType::new(DType::F64, [4, 3]), InputRole::User);
-        let u = b.apply(op("rand"), &[], rows()).unwrap()[0];
-        let u = b.one(op("add"), &[u], number(0.7)).unwrap();
-        let mask = b.call(op("floor"), &[u]).unwrap();
-        let y = b.mul(x, mask).unwrap();
-        b.output("y", y, OutputRole::User);
-        close(&computed(pass::evaluation(&b.finish()).unwrap()), |x| 0.7 * x);
-    }
-
-    #[test]
-    fn masks_by_comparison_have_their_probability() {
-        let (y, count) = means(|b, x| {
-            let u = b.apply(op("rand"), &[], rows())?[0];
-            let mask = b.one(op("gt"), &[u], number(0.25))?;
-            let y = b.mul(x, mask)?;
-            b.one(op("div"), &[y], number(0.75))
-        });
-        assert_eq!(count, 1);
-        close(&y, |x| x);
-        // 0.4 + 2u < 1 where u < 0.3; dropped is what is not.
-        let (y, _) = means(|b, x| {
-            let u = b.apply(op("rand"), &[], rows())?[0];
-            let u = b.one(op("mul"), &[u], number(2.0))?;
-            let u = b.one(op("add"), &[u], number(0.4))?;
-            let mask = b.one(op("lt"), &[u], number(1.0))?;
-            let mask = b.call(op("bitwise_not"), &[mask])?;
-            b.one(op("masked_fill"), &[x, mask], Attrs::new().with("value", 10.0))
-        });
-        close(&y, |x| 0.3 * x + 0.7 * 10.0);
-        // 1 - bernoulli(0.9), as truth values.
-        let (y, _) = means(|b, x| {
-            let p = b.full(&TensorType::new(DType::F64, [4, 3]), 0.9)?;
-            let mask = b.one(op("bernoulli"), &[p], Attrs::new().with("p", 0.9))?;
-            let mask = b.one(op("rsub"), &[mask], number(1.0))?;
-            let mask = b.one(op("to"), &[mask], Attrs::new().with("dtype", DType::Bool))?;
-            let zeros = b.full(&TensorType::new(DType::F64, [4, 3]), 0.0)?;
-            b.one(op("where"), &[mask, zeros, x], Attrs::new())
-        });
-        close(&y, |x| 0.9 * x);
-    }
-
-    #[test]
-    fn numbers_of_a_mask_are_followed_to_truth_values() {
-        let (y, count) = means(|b, x| {
-            let u = b.apply(op("rand"), &[], rows())?[0];
-            let u = b.one(op("add"), &[u], number(0.25))?;
-            let mask = b.call(op("floor"), &[u])?;
-            let mask = b.one(op("to"), &[mask], Attrs::new().with("dtype", DType::Bool))?;
-            let mask = b.one(op("to"), &[mask], Attrs::new().with("dtype", DType::F64))?;
-            let mask = b.one(op("gt"), &[mask], number(0.5))?;
-            b.one(op("masked_fill"), &[x, mask], Attrs::new().with("value", 8.0))
-        });
-        assert_eq!(count, 1);
-        close(&y, |x| 0.75 * x + 0.25 * 8.0);
-    }
-
-    #[test]
-    fn probabilities_may_be_a_tensor() {
-        let (y, count) = means(|b, x| {
-            let p = b.full(&TensorType::new(DType::F64, [3]), 0.5)?;
-            let mask = b.one(op("bernoulli"), &[x, p], Attrs::new())?;
-            b.mul(x, mask)
-        });
-        assert_eq!(count, 1);
-        close(&y, |x| 0.5 * x);
-    }
-
-    #[test]
-    fn other_random_numbers_stay() {
-        let noise: Recipe = |b, x| {
-            let u = b.one(op("rand"), &[x], Attrs::new())?;
-            b.add(x, u)
-        };
-        let order: Recipe = |b, x| {
-            let u = b.one(op("rand"), &[x], Attrs::new())?;
-            let mask = b.one(op("lt"), &[u], number(0.5))?;
-            let sorted = b.one(op("sort"), &[u], Attrs::new().with("dim", 1).with("descending", false))?;
-            let y = b.mul(x, mask)?;
-            b.mul(y, sorted)
-        };
-        // Integers have no mean: 0.5 would be 0.
-        let integers: Recipe = |b, x| {
-            let u = b.apply(op("rand"), &[], rows())?[0];
-            let u = b.one(op("add"), &[u], number(0.5))?;
-            let mask = b.call(op("floor"), &[u])?;
-            let mask = b.one(op("to"), &[mask], Attrs::new().with("dtype", DType::I64))?;
-            b.mul(x, mask)
-        };
-        for recipe in [noise, order, integers] {
-            assert_eq!(means(recipe).1, 0);
-        }
-    }
-}
+mod tests;
