@@ -137,8 +137,10 @@ fn of_model(chip: &'static Chip, args: &Args, printer: Printer) -> Result<Outcom
         [(args.project, "--project"), (!args.shapes.is_empty(), "--shape"), (args.eps.is_some(), "--eps")];
     if let Some((_, option)) = of_operators.iter().find(|(given, _)| *given) {
         bail!(Usage(format!(
-            "{option} is for a single operator: {}. `{}` is none of these; of a model that uses it, `headwater kernels` \
-             without {option} writes the kernels' sources, and `headwater train --device ascend:0` builds and runs them",
+            "{option} is for a single operator: {}, for each of which an interface, gradients and a test were written. `{}` is \
+             none of these; of a model that uses it, or of a module with this operator alone, `headwater kernels` without \
+             {option} writes the kernels' sources and their launches (kernels.json), and `headwater train --device ascend:0` \
+             builds and runs them",
             operators(),
             args.source.display()
         )));

@@ -98,6 +98,15 @@ const MISTAKES: &[(&str, i32, &[&str])] = &[
     ),
     ("train {model} --data {train} --steps 1 --class-weights even", 2, &["balanced", "1,3.5"]),
     ("export {dir} --trainable --out {dir}/x.safetensors", 1, &["model.safetensors"]),
+    (
+        "kernels softmax --target 910b1 --shape 4x4 --project --out {dir}/k",
+        2,
+        &[
+            "add, rms_norm, rms_norm_grad, embedding_grad",
+            "a module with this operator alone",
+            "kernels.json",
+        ],
+    ),
     ("explain HW-X1", 1, &["headwater explain"]),
 ];
 
