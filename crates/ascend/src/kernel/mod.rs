@@ -145,7 +145,7 @@ pub struct Buffer {
     /// Offset of the address within 512 bytes, a multiple of 32: operands of one instruction whose phases
     /// differ by 256 meet in no bank. `None`: anywhere.
     pub phase: Option<u32>,
-    /// Address; `None` until [`place`] has found one.
+    /// Address; `None` until [`place`](fn@place) has found one.
     pub address: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! The text form of kernel programs: for people to read, and exact, so that [`super::parse`] gives the same
-//! program.
+//! The text form of kernel programs: for people to read, and exact, so that [`parse`](fn@super::parse)
+//! gives the same program.
 //!
 //! ```text
 //! headwater kernel 1

@@ -5,7 +5,7 @@ use crate::kernel::{Buf, Builder, Elem, Gm, Pipe, Scalar, ScalarType, VarId};
 /// Positions of a task: few enough that all cores have some, many enough that their indices are one copy. The
 /// last task has what is left beside.
 pub(super) const SHARE: u64 = 256;
-/// Shapes of [`gather_rows`](super::gather_rows).
+/// Shapes of [`gather_rows`](fn@super::gather_rows).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GatherRows {
     /// Type of the table's elements, which are moved as they are.

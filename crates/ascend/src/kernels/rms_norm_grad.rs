@@ -51,7 +51,7 @@ const fn unit(arch: Arch) -> Unit {
 /// as many as [`rms_norm_grad_partials`] says.
 ///
 /// # Errors
-/// As of [`super::rms_norm`].
+/// As of [`rms_norm`](fn@super::rms_norm).
 pub fn rms_norm_grad(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     let RmsNorm { elem, rows, dim, .. } = *shape;
     let name = format!("rms_norm_grad_{elem}");
@@ -266,7 +266,7 @@ pub fn rms_norm_grad(arch: Arch, shape: &RmsNorm) -> Result<Program> {
 /// Parameters: `partials` f32 as [`rms_norm_grad`] writes them, `dgamma` \[d\].
 ///
 /// # Errors
-/// As of [`super::rms_norm`].
+/// As of [`rms_norm`](fn@super::rms_norm).
 pub fn rms_norm_grad_gamma(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     let RmsNorm { elem, rows, dim, .. } = *shape;
     let name = format!("rms_norm_grad_gamma_{elem}");

@@ -46,7 +46,7 @@ pub fn sort(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
 /// The launches of a `topk` node.
 ///
 /// # Errors
-/// As [`sort`].
+/// As [`sort`](fn@sort).
 pub fn topk(s: &mut Sequence, cx: &OpCx) -> Result<(), Refusal> {
     ordered(s, cx, cx.attrs.get("largest").is_none() || cx.flag("largest")?)
 }

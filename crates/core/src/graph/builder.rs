@@ -111,7 +111,7 @@ impl Builder {
         self.input(name, TensorType::new(dtype, shape), role)
     }
 
-    /// The key of random numbers (i64[2]: seed, step), added as an input on first use.
+    /// The key of random numbers (`i64[2]`: seed, step), added as an input on first use.
     pub fn rng(&mut self) -> ValueId {
         if let Some(input) = self.graph.inputs.iter().find(|i| i.role == InputRole::Rng) {
             return input.value;

@@ -93,7 +93,7 @@ pub enum InputRole {
     Constant,
     /// Data that the user feeds.
     User,
-    /// i64[2]: seed and step, the key of all random numbers.
+    /// `i64[2]`: seed and step, the key of all random numbers.
     Rng,
     /// State of the training step itself: moments, scale, hyperparameters.
     State,

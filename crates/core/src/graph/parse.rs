@@ -1,5 +1,6 @@
 //! Reads the text form of graphs (see [`super::text`]). Takes any text: what is wrong is an error with its
-//! line and column. Checks the form alone; whether the graph makes sense is [`super::verify`]'s business.
+//! line and column. Checks the form alone; whether the graph makes sense is [`verify`](fn@super::verify)'s
+//! business.
 
 use super::text::{HEADER, PHASES, roles};
 use super::{

@@ -1,5 +1,5 @@
-//! The text form of a graph: for people to read, and exact, so that [`super::parse`] gives the same graph
-//! back.
+//! The text form of a graph: for people to read, and exact, so that [`parse`](fn@super::parse) gives the
+//! same graph back.
 //!
 //! ```text
 //! headwater graph 1

@@ -32,8 +32,8 @@ pub fn upcast(graph: &Graph, dtype: DType) -> Result<Graph> {
     upcast_with(graph, dtype, |_, _, _, _| Ok(()))
 }
 
-/// As [`lift`]; `built` sees each node as it was, with its operands and results in the new graph, and may add
-/// nodes.
+/// As [`upcast`]; `built` sees each node as it was, with its operands and results in the new graph, and may
+/// add nodes.
 pub(crate) fn upcast_with(
     graph: &Graph,
     dtype: DType,

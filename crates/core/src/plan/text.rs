@@ -1,5 +1,5 @@
-//! The text form of a plan: for people to read and compare, and exact, so that [`super::parse`] gives the
-//! same plan back.
+//! The text form of a plan: for people to read and compare, and exact, so that [`parse`](fn@super::parse)
+//! gives the same plan back.
 //!
 //! ```text
 //! headwater plan 1

@@ -88,7 +88,7 @@ pub fn workspace<T: Operand, O: Operand<Wide = T::Wide>>(tier: Tier, size: Size,
 /// processor has the tier.
 ///
 /// # Panics
-/// If `workspace` (aligned to 64 bytes) is smaller than [`workspace`] says.
+/// If `workspace` (aligned to 64 bytes) is smaller than [`workspace`](fn@workspace) says.
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
     pool: &Pool,

@@ -1,10 +1,10 @@
 //! Row programs: the one mechanism for pointwise chains, norms, softmax, losses, reductions and updates.
 //!
-//! A program is checked against its operands ([`check`]) and scheduled ([`schedule`]). It is cut into phases
-//! at its reductions, and into tiles that fit the first-level cache and blocks that threads take. Then it is
-//! interpreted, operation by operation on tiles ([`interpret`]). On x86-64 with AVX2 it is compiled to
-//! machine code (`x86`), to the same bits. `ARCHITECTURE.md` in this folder has a figure, the cost model and
-//! rejected variants.
+//! A program is checked against its operands ([`check`]) and scheduled ([`schedule`](mod@schedule)). It is
+//! cut into phases at its reductions, and into tiles that fit the first-level cache and blocks that threads
+//! take. Then it is interpreted, operation by operation on tiles ([`interpret`]). On x86-64 with AVX2 it is
+//! compiled to machine code (`x86`), to the same bits. `ARCHITECTURE.md` in this folder has a figure, the
+//! cost model and rejected variants.
 //!
 //! Numbers: floats are computed in f32, or in f64 if an f64 takes part, and rounded to memory once, to
 //! nearest even. Integers are in i64, exactly. Sums of f32 over a row are taken in 32 lanes of at most 128

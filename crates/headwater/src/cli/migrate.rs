@@ -46,7 +46,7 @@ pub struct Args {
     /// File with what PyTorch computed (default: the .golden.safetensors beside the model, if it is there).
     #[arg(long, value_name = "FILE", requires = "new", help_heading = "New job")]
     golden: Option<PathBuf>,
-    /// Folder for the results (default: out/<name of DIR>).
+    /// Folder for the results (default: `out/<name of DIR>`).
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Replace the results of an earlier migration in --out.

@@ -146,7 +146,7 @@ pub struct Args {
     /// End the run early after so many evaluations without a better one (default: never).
     #[arg(long, value_name = "COUNT", help_heading = "Evaluation")]
     patience: Option<u64>,
-    /// Keep a checkpoint of the best evaluation too, as best-step-<n> in --out.
+    /// Keep a checkpoint of the best evaluation too, as `best-step-<n>` in --out.
     #[arg(long, help_heading = "Evaluation")]
     keep_best: bool,
     /// Metric by which evaluations are compared: loss (default), accuracy, top_k, perplexity, precision, recall, f1, iou,

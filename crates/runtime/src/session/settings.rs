@@ -19,7 +19,7 @@ pub struct Training {
     /// Which parameters decay.
     pub decay: Decay,
     /// Groups that name every trained parameter and whose settings change from step to step, in place of the
-    /// three above; see [`Session::update_groups`].
+    /// three above; see [`super::Session::update_groups`].
     pub listed: Option<Vec<ListedGroup>>,
     /// Limits of the gradients.
     pub clip: Clip,
@@ -47,10 +47,10 @@ pub struct Training {
     pub sparse_embeddings: Sparse,
     /// Form in which the optimizer's moments are kept between steps.
     pub moments: Moments,
-    /// True if gradients are those of the loss times [`Session::set_loss_scale`].
+    /// True if gradients are those of the loss times [`super::Session::set_loss_scale`].
     pub scaled: bool,
     /// A fault to try out what a run does then, at a node of the differentiated graph; see
-    /// [`Session::set_fault`].
+    /// [`super::Session::set_fault`].
     pub fault: Option<(NodeId, Fault)>,
 }
 

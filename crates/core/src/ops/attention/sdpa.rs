@@ -1,4 +1,4 @@
-//! Attention as PyTorch spells it, brought to the one form of [`ATTENTION`](super::attention::ATTENTION).
+//! Attention as PyTorch spells it, brought to the one form of [`ATTENTION`].
 
 use super::attention::ATTENTION;
 use crate::attr::Attrs;

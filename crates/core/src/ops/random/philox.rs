@@ -8,7 +8,7 @@ use crate::random::{Stream, WORDS};
 use crate::tensor::{Tensor, TensorType};
 
 /// `size` numbers uniform in `[0, 1)`, multiples of 2⁻²⁴, in f32 or f64 (`dtype`), the same in both. Element
-/// `i` comes from word `first + i` of the stream `stream` under the key `rng` (i64[2]: seed, step). `first`
+/// `i` comes from word `first + i` of the stream `stream` under the key `rng` (`i64[2]`: seed, step). `first`
 /// is a multiple of 4, 0 where absent.
 pub static PHILOX_UNIFORM: OpDef = OpDef {
     name: "philox_uniform",

@@ -1,5 +1,5 @@
 //! Bounds of the rounding error of a value: statistics of runs that round by random functions
-//! ([`super::rounded`]).
+//! ([`rounded`](fn@super::rounded)).
 //!
 //! A run that rounds to nearest is taken for one more of them. Its distance from their mean is then bounded
 //! by `F` times the root mean square of theirs, where `F²` is the quantile of the F distribution that

@@ -90,8 +90,9 @@ unsafe fn columns<L: Simd, const R: usize, const V: usize>(x: &DepthwiseLines<L:
     }
 }
 
-/// Sums over positions: for each tap and lane `l`, `sums[t][l] += Σ gradients[i · pitch + p] · inputs[rows[i]
-/// + taps[t] + p]`, where the positions `p < width` leave the remainder `l`.
+/// Sums over positions: for each tap and lane `l`,
+/// `sums[t][l] += Σ gradients[i · pitch + p] · inputs[rows[i] + taps[t] + p]`, where
+/// the positions `p < width` leave the remainder `l`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DepthwiseWeightSums<'a, E> {
     pub inputs: *const E,

@@ -125,7 +125,7 @@ trait Halves: Copy {
     /// `N` of them, each followed by a zero.
     ///
     /// # Safety
-    /// As [`spread`], and one element more may be written.
+    /// As [`Self::spread`], and one element more may be written.
     unsafe fn spread_few<const N: usize>(from: *const Self, to: *mut Self);
 
     /// # Safety
@@ -162,7 +162,7 @@ trait Halves: Copy {
     }
 
     /// # Safety
-    /// As [`spread`].
+    /// As [`scatter_zero`].
     unsafe fn spread(from: *const Self, n: usize, to: *mut Self) {
         let mut at = 0;
         // SAFETY: the caller's promise: an element follows those that are loaded as a pair.

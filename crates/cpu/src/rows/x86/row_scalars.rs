@@ -12,7 +12,7 @@ use headwater_core::expr::Binary;
 use headwater_core::expr::elementary::Ops;
 
 /// Translates what comes before a phase, or after the last. Reductions of the phase before become numbers of
-/// the row, of which others are computed, read and stored. As [`super::body::body`].
+/// the row, of which others are computed, read and stored. As [`super::select::body`].
 pub(super) fn row_scalars(
     code: &Code,
     dtypes: &[DType],
