@@ -81,6 +81,9 @@ class StepReport:
     programs: list[ProgramReport]
     #: Such as "f32" or "O2 in bf16".
     precision: str
+    #: Times that the update was planned: once for a state, and again when a setting of the optimizer that is a constant of
+    #: its plan has changed.
+    update_plans: int
     #: Values of the first step that agree with eager mode's within a bound that is wider than the value
     #: itself, so that nothing is proved of them: name, relative error, bound. `None` if the step was not
     #: compared.
@@ -90,6 +93,8 @@ class StepReport:
 
     def __str__(self) -> str:
         lines = [f"{len(self.programs)} program{'s' * (len(self.programs) != 1)}, {self.precision}"]
+        if self.update_plans > 1:
+            lines.append(f"the update was planned {self.update_plans} times, for settings of the optimizer have changed")
         for i, p in enumerate(self.programs):
             mode = "training" if p.training else "evaluation"
             lines.append(f"  {i}: {p.calls} calls, {mode} mode, fed {', '.join(p.sizes) or 'nothing'}")

@@ -168,7 +168,8 @@ class State:
         return set(made.program.trained) == self._in_graph
 
     def follow_settings(self, optimizer: torch.optim.Optimizer) -> None:
-        """Plans the update anew if settings other than rates have changed."""
+        """Hands over settings other than rates that have changed. Some are constants of the update, which is then planned
+        anew."""
         groups = [optimizer.param_groups[at] for at, _ in self._groups]
         keys = [self._rule.key(g) for g in groups]
         if keys != self._keys:

@@ -228,7 +228,8 @@ class Step:
 
     def explain(self) -> StepReport:
         """The programs that were compiled, their precision, what was checked, and what the step holds."""
-        return StepReport(list(self._reports), self._precision, self._unproved, self.memory())
+        plans = 0 if self._state is None else self._state.step.update_plans()
+        return StepReport(list(self._reports), self._precision, plans, self._unproved, self.memory())
 
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
         """The optimizer's parameters by their names in the model."""

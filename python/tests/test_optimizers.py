@@ -1,7 +1,7 @@
 """Settings that change, states that go both ways, hooks, and loops that count themselves."""
 
 import copy
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 import torch
@@ -50,6 +50,64 @@ def test_settings_are_read_each_step(name: str) -> None:
                 optimizer.param_groups[0].update(CHANGES[name])
         pair.both(*batch)
     pair.agree()
+
+
+def smooth() -> torch.nn.Module:
+    """A model of which rounding grows little in many steps."""
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 3))
+
+
+#: Optimizers whose update takes these settings as numbers of the step.
+BY_STEP: dict[str, tuple[Callable[[torch.nn.Module], torch.optim.Optimizer], tuple[str, ...]]] = {
+    "sgd": (lambda m: torch.optim.SGD(m.parameters(), 0.02, momentum=0.9, dampening=0.1), ("momentum", "dampening", "weight_decay")),
+    "nesterov": (lambda m: torch.optim.SGD(m.parameters(), 0.02, momentum=0.9, nesterov=True), ("momentum", "weight_decay")),
+    "adam": (lambda m: torch.optim.Adam(m.parameters(), 0.01), ("betas", "weight_decay")),
+    "adamw": (lambda m: torch.optim.AdamW(m.parameters(), 0.01), ("betas", "weight_decay")),
+    "rmsprop": (
+        lambda m: torch.optim.RMSprop(m.parameters(), 0.01, momentum=0.5, centered=True, eps=1e-4),
+        ("alpha", "momentum", "weight_decay"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_STEP)
+def test_rates_decay_momentum_and_betas_are_numbers_of_the_step(name: str) -> None:
+    make, settings = BY_STEP[name]
+    pair = Pair(smooth(), make, F.cross_entropy)
+    for i, batch in enumerate(batches(12)):
+        for optimizer in (pair.optimizer, pair.eager_optimizer):
+            group = optimizer.param_groups[0]
+            group["lr"] *= 0.95
+            for setting in settings:
+                # From 0.9 on to below a half, where torch's lerp counts from the other end.
+                value = 0.9 - 0.05 * i
+                changed = {"betas": (value, 0.9 + 0.005 * i), "weight_decay": 0.01 * (i % 3), "dampening": 0.02 * i}
+                group[setting] = changed.get(setting, value)
+        pair.both(*batch)
+    pair.agree()
+    assert pair.step.explain().update_plans == 1
+    for optimizer in (pair.optimizer, pair.eager_optimizer):
+        optimizer.param_groups[0]["maximize"] = True
+    for batch in batches(2):
+        pair.both(*batch)
+    pair.agree()
+    assert pair.step.explain().update_plans == 2
+    assert "planned 2 times" in str(pair.step.explain())
+
+
+def test_one_cycle_plans_the_update_once() -> None:
+    pair = Pair(smooth(), lambda m: torch.optim.AdamW(m.parameters(), 0.001), F.cross_entropy)
+    both = (pair.optimizer, pair.eager_optimizer)
+    schedules = [torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.01, total_steps=50) for o in both]
+    betas = set()
+    for batch in batches(50):
+        pair.both(*batch)
+        betas.add(pair.optimizer.param_groups[0]["betas"][0])
+        for schedule in schedules:
+            schedule.step()
+    pair.agree()
+    assert len(betas) > 40, "the schedule writes betas at each step"
+    assert pair.step.explain().update_plans == 1
 
 
 def test_momenta_of_nadam_that_change_are_refused() -> None:

@@ -202,12 +202,17 @@ impl Step {
         guarded(py, move || Ok(self.lock()?.session.set_loss_scale(scale)?))
     }
 
-    /// Other settings of the groups: the update is planned anew.
+    /// Other settings of the groups: the update is planned anew for those that are constants of its plan.
     fn set_groups(&self, py: Python, settings: Vec<String>) -> PyResult<()> {
         guarded(py, move || {
             let settings = settings.iter().map(|json| optimizer(json)).collect::<Result<Vec<_>, _>>()?;
             Ok(self.lock()?.session.set_groups(&settings)?)
         })
+    }
+
+    /// Times that the update was planned.
+    fn update_plans(&self, py: Python) -> PyResult<u64> {
+        guarded(py, || Ok(self.lock()?.session.update_plans()))
     }
 
     /// Compares the loss and gradients of a batch, without dropout, with those of PyTorch in eager mode;

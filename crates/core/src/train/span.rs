@@ -24,6 +24,8 @@ pub struct Span<'a> {
     pub apply: ValueId,
     /// The numbers that [`super::UpdateRule::scalars`] names.
     pub scalars: Vec<ValueId>,
+    /// True if settings that change from step to step are among the scalars ([`super::UpdateRule::by_step`]).
+    pub by_step: bool,
     /// Largest magnitude of a gradient's element.
     pub clip_value: Option<f64>,
 }
@@ -52,6 +54,12 @@ impl Span<'_> {
     /// The scale in the dtype that the step is computed in.
     pub fn wide_scale(&self, b: &mut Builder) -> Result<ValueId> {
         b.cast(self.scale, self.bucket.wide())
+    }
+
+    /// Attributes with settings that are constants of the plan, unless they change from step to step.
+    pub fn constants<const N: usize>(&self, attrs: Attrs, settings: [(&'static str, f64); N]) -> Attrs {
+        let constant = |attrs: Attrs, (name, value)| attrs.with(name, value);
+        if self.by_step { attrs } else { settings.into_iter().fold(attrs, constant) }
     }
 
     /// Attributes with the limit of a gradient's elements.

@@ -81,6 +81,10 @@ pub trait UpdateRule {
     fn scalars(&self) -> Vec<&'static str> {
         vec!["lr"]
     }
+    /// True if settings that change from step to step are among the scalars, not in the graph.
+    fn by_step(&self) -> bool {
+        false
+    }
     /// True if each element's step depends on that element alone. Then only those rows of a table can be
     /// stepped that have a gradient.
     fn by_element(&self) -> bool {
@@ -208,6 +212,7 @@ pub fn update_graph<'a>(
             scale,
             apply: finite,
             scalars,
+            by_step: rule.by_step(),
             clip_value: clip.value,
         };
         let mut outputs = rule.step(&mut b, &span)?;

@@ -1,5 +1,6 @@
 //! Adam: settings and the numbers of each step.
 
+use super::by_step::{mean, squares};
 use super::table::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, settings};
 use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::adam::ADAM;
@@ -37,17 +38,19 @@ impl UpdateRule for Adam {
     }
 
     fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
-        let attrs = Attrs::new()
-            .with("beta1", self.betas.0)
-            .with("beta2", self.betas.1)
-            .with("eps", self.eps)
-            .with("weight_decay", self.weight_decay)
-            .with("maximize", self.maximize);
-        span.apply(b, &ADAM, attrs)
+        let (beta1, beta2) = self.betas;
+        let changing = [("beta1", beta1), ("beta2", beta2), ("weight_decay", self.weight_decay)];
+        let attrs = Attrs::new().with("eps", self.eps).with("maximize", self.maximize);
+        span.apply(b, &ADAM, span.constants(attrs, changing))
     }
 }
 
 impl Rule for Adam {
+    fn changing(&self) -> Vec<(&'static str, f64)> {
+        let first = [("l2", self.weight_decay), mean(self.betas.0)];
+        first.into_iter().chain(squares(self.betas.1)).collect()
+    }
+
     fn values(&self, t: u64, lr: f64) -> Vec<f64> {
         let correction = |beta: f64| 1.0 - beta.powf(t as f64);
         vec![lr / correction(self.betas.0), correction(self.betas.1).sqrt()]

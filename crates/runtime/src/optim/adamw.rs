@@ -1,5 +1,6 @@
 //! AdamW: settings and the numbers of each step, computed in f64.
 
+use super::by_step::{mean, squares};
 use super::table::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, settings};
 use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::adamw::ADAMW;
@@ -37,16 +38,17 @@ impl UpdateRule for AdamW {
     }
 
     fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
-        let attrs = Attrs::new()
-            .with("beta1", self.betas.0)
-            .with("beta2", self.betas.1)
-            .with("eps", self.eps)
-            .with("maximize", self.maximize);
-        span.apply(b, &ADAMW, attrs)
+        let changing = [("beta1", self.betas.0), ("beta2", self.betas.1)];
+        let attrs = Attrs::new().with("eps", self.eps).with("maximize", self.maximize);
+        span.apply(b, &ADAMW, span.constants(attrs, changing))
     }
 }
 
 impl Rule for AdamW {
+    fn changing(&self) -> Vec<(&'static str, f64)> {
+        [mean(self.betas.0)].into_iter().chain(squares(self.betas.1)).collect()
+    }
+
     fn values(&self, t: u64, lr: f64) -> Vec<f64> {
         let correction = |beta: f64| 1.0 - beta.powf(t as f64);
         vec![1.0 - lr * self.weight_decay, lr / correction(self.betas.0), correction(self.betas.1).sqrt()]

@@ -1,7 +1,8 @@
 //! Parameter groups: parameters that are trained with the same settings form a group, and a group has
 //! buckets of its own.
 
-use super::{Optimizer, Rule};
+use super::by_step::ByStep;
+use super::{Optimizer, Rule, UpdateRule};
 use crate::error::{Error, Result};
 use headwater_core::TensorType;
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,8 @@ pub struct Group {
 }
 
 /// Parameters by their names, with all settings of their optimizer. These may change from step to step, as
-/// PyTorch's groups do.
+/// PyTorch's groups do: weight decay, momentum and the decay rates of SGD, Adam, AdamW and RMSprop are then numbers of
+/// the step as the rate is, and a change of others plans the update anew.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedGroup {
     /// PyTorch names.
@@ -50,7 +52,7 @@ pub struct Groups {
     /// Groups of parameters by name, where all are listed: then they are the distinct settings, equal ones
     /// too.
     listed: Option<HashMap<String, usize>>,
-    distinct: Vec<Optimizer>,
+    distinct: Vec<ByStep>,
 }
 
 impl Groups {
@@ -81,7 +83,7 @@ impl Groups {
         let (mut listed, mut distinct) = (HashMap::new(), Vec::new());
         for (i, g) in groups.iter().enumerate() {
             g.optimizer.rule().check()?;
-            distinct.push(g.optimizer.clone());
+            distinct.push(ByStep(g.optimizer.clone()));
             for name in &g.parameters {
                 if listed.insert(name.clone(), i).is_some() {
                     return Err(Error::config("groups", format!("{name} is in two groups")));
@@ -91,22 +93,25 @@ impl Groups {
         Ok(Groups { listed: Some(listed), distinct, ..Groups::default() })
     }
 
-    /// Gives the groups of [`Groups::listed`] other settings, in their order.
+    /// Gives the groups of [`Groups::listed`] other settings, in their order. True if the update has to be planned
+    /// anew.
     ///
     /// # Errors
     /// `Config` for settings out of range, or that keep other moments than before.
-    pub fn change(&mut self, settings: &[Optimizer]) -> Result<()> {
+    pub fn change(&mut self, settings: &[Optimizer]) -> Result<bool> {
         self.check_listed(settings.len())?;
-        for (old, new) in self.distinct.iter().zip(settings) {
-            new.rule().check()?;
-            let (old, new) = (old.rule(), new.rule());
+        let settings: Vec<ByStep> = settings.iter().cloned().map(ByStep).collect();
+        let mut same = true;
+        for (old, new) in self.distinct.iter().zip(&settings) {
+            new.0.rule().check()?;
+            same &= old.plans_as(new);
             if (old.moments(), old.scalars()) != (new.moments(), new.scalars()) {
                 let message = "the new settings keep other moments than those that the run began with";
                 return Err(Error::config("optimizer", message));
             }
         }
-        self.distinct = settings.to_vec();
-        Ok(())
+        self.distinct = settings;
+        Ok(!same)
     }
 
     /// Values of each group's scalars, for a learning rate and a step, counted from 1, of each of
@@ -116,7 +121,7 @@ impl Groups {
     /// `Config` if they are not as many.
     pub fn listed_values(&self, steps: &[(f64, u64)]) -> Result<Vec<Vec<f64>>> {
         self.check_listed(steps.len())?;
-        Ok(self.distinct.iter().zip(steps).map(|(o, &(lr, t))| o.rule().values(t, lr)).collect())
+        Ok(self.distinct.iter().zip(steps).map(|(o, &(lr, t))| o.values(t, lr)).collect())
     }
 
     fn check_listed(&self, given: usize) -> Result<()> {
@@ -174,9 +179,9 @@ impl Groups {
             settings.entry("weight_decay".into()).or_insert(0.0.into());
         }
         let optimizer = self.base.with(settings)?;
-        let found = self.distinct.iter().position(|o| *o == optimizer);
+        let found = self.distinct.iter().position(|o| o.0 == optimizer);
         Ok(found.unwrap_or_else(|| {
-            self.distinct.push(optimizer);
+            self.distinct.push(ByStep(optimizer));
             self.distinct.len() - 1
         }))
     }
@@ -189,13 +194,18 @@ impl Groups {
 
     /// The rule that a group is trained with.
     pub fn rule(&self, group: usize) -> &dyn Rule {
-        self.distinct[group].rule()
+        self.distinct[group].0.rule()
+    }
+
+    /// The update of a group as it is planned.
+    pub fn update_rule(&self, group: usize) -> &dyn UpdateRule {
+        if self.listed.is_some() { &self.distinct[group] } else { self.rule(group) }
     }
 
     /// True if every optimizer of the run steps each element by itself ([`super::UpdateRule::by_element`]).
     pub fn by_element(&self) -> bool {
         if self.listed.is_some() {
-            return self.distinct.iter().all(|o| o.rule().by_element());
+            return self.distinct.iter().all(UpdateRule::by_element);
         }
         let others = self.groups.iter().map(|g| self.base.with(g.settings.clone()));
         self.base.rule().by_element() && others.into_iter().all(|o| o.is_ok_and(|o| o.rule().by_element()))

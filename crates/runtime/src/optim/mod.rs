@@ -3,6 +3,7 @@
 //! over all buckets is `core::train::update_graph`. Everything that lists optimizers is made from
 //! [`Optimizer::all`].
 
+mod by_step;
 mod groups;
 mod table;
 
@@ -84,6 +85,12 @@ pub trait Rule: UpdateRule + SettingTable + Rates {
     /// Values of [`UpdateRule::scalars`] at optimizer step `t`, counted from 1.
     fn values(&self, _: u64, lr: f64) -> Vec<f64> {
         vec![lr]
+    }
+
+    /// Settings that may be numbers of the step in place of constants of its plan, as scalars behind those of
+    /// [`UpdateRule::scalars`]: see [`ListedGroup`]. With none, settings that change plan the update anew.
+    fn changing(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
     }
 
     /// Refuses settings out of range, or that exclude each other.

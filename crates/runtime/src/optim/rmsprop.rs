@@ -1,5 +1,6 @@
 //! RMSprop: settings and the numbers of each step.
 
+use super::by_step::{mean, squares};
 use super::table::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, settings};
 use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::rmsprop::RMSPROP;
@@ -36,14 +37,17 @@ impl UpdateRule for RmsProp {
     }
 
     fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
-        let attrs = Attrs::new()
-            .with("alpha", self.alpha)
-            .with("eps", self.eps)
-            .with("weight_decay", self.weight_decay)
-            .with("momentum", self.momentum)
-            .with("maximize", self.maximize);
-        span.apply(b, &RMSPROP, attrs)
+        let changing =
+            [("alpha", self.alpha), ("weight_decay", self.weight_decay), ("momentum", self.momentum)];
+        let attrs = Attrs::new().with("eps", self.eps).with("maximize", self.maximize);
+        span.apply(b, &RMSPROP, span.constants(attrs, changing))
     }
 }
 
-impl Rule for RmsProp {}
+impl Rule for RmsProp {
+    fn changing(&self) -> Vec<(&'static str, f64)> {
+        let [decay, weight] = squares(self.alpha);
+        let (l2, buffer) = (("l2", self.weight_decay), ("buffer_decay", self.momentum));
+        vec![l2, mean(self.alpha), decay, weight, buffer]
+    }
+}

@@ -38,16 +38,17 @@ impl UpdateRule for Sgd {
     }
 
     fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
-        let attrs = Attrs::new()
-            .with("momentum", self.momentum)
-            .with("weight_decay", self.weight_decay)
-            .with("nesterov", self.nesterov)
-            .with("maximize", self.maximize);
-        span.apply(b, &SGD, attrs)
+        let changing = [("momentum", self.momentum), ("weight_decay", self.weight_decay)];
+        let attrs = Attrs::new().with("nesterov", self.nesterov).with("maximize", self.maximize);
+        span.apply(b, &SGD, span.constants(attrs, changing))
     }
 }
 
 impl Rule for Sgd {
+    fn changing(&self) -> Vec<(&'static str, f64)> {
+        vec![("l2", self.weight_decay), ("buffer_decay", self.momentum)]
+    }
+
     fn values(&self, t: u64, lr: f64) -> Vec<f64> {
         vec![lr, if t == 1 { 1.0 } else { 1.0 - self.dampening }]
     }

@@ -66,7 +66,7 @@ impl StateLayout {
         let mut scalars = Vec::new();
         for (i, bucket) in layout.buckets.iter().enumerate() {
             let Some((t, groups)) = training else { break };
-            let (wide, rule) = (bucket.wide(), groups.rule(bucket.group));
+            let (wide, rule) = (bucket.wide(), groups.update_rule(bucket.group));
             let held = if t.sums() { wide } else { bucket.dtype };
             let mut flat = |key: StateKey, ty: TensorType, kind: &str, holds: Holds| -> Place {
                 let label = format!("{kind}.{}", bucket.name());

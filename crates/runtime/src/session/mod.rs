@@ -110,6 +110,8 @@ struct TrainingState {
     /// Lanes of the present step that are over, from lane 0 on, and sums of them that wait for others.
     lanes: usize,
     pending: usize,
+    /// Times that the update was planned.
+    update_plans: u64,
     /// Optimizer steps applied.
     applied: u64,
     /// The factor of the loss.
@@ -185,6 +187,7 @@ impl Session {
             sum,
             lanes: 0,
             pending: 0,
+            update_plans: 1,
             applied: 0,
             loss_scale: 1.0,
             micro_batches,
@@ -591,6 +594,11 @@ impl Session {
     /// Bytes of the arena, which all programs share.
     pub fn arena_bytes(&self) -> usize {
         self.arena.bytes()
+    }
+
+    /// Times that the update was planned: once, and again for some of [`Session::set_groups`].
+    pub fn update_plans(&self) -> u64 {
+        self.training.as_ref().map_or(0, |t| t.update_plans)
     }
 
     /// Optimizer steps applied so far.

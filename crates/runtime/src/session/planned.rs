@@ -58,7 +58,7 @@ pub(super) fn update(
     target: &Target,
 ) -> Result<BoundProgram> {
     let sums = settings.sums();
-    let graph = update_graph(layout, |g| groups.rule(g), settings.clip, sums, target.saturating)?;
+    let graph = update_graph(layout, |g| groups.update_rule(g), settings.clip, sums, target.saturating)?;
     updating(graph, &graphs::update(&settings.mesh), state, target)
 }
 

@@ -39,20 +39,24 @@ impl Session {
     }
 
     /// Changes the settings of [`Training::listed`](super::Training::listed), in their order, from the next
-    /// update on: it is planned anew. The learning rates in them are of no account.
+    /// update on; it is planned anew for those that are no numbers of the step ([`ListedGroup`](crate::optim::ListedGroup)). The learning rates in
+    /// them are of no account.
     ///
     /// # Errors
     /// `Config` for settings out of range, or that keep other moments.
     pub fn set_groups(&mut self, settings: &[Optimizer]) -> Result<()> {
         let t = self.training()?;
         let mut groups = t.groups.clone();
-        groups.change(settings)?;
-        let target = self.device.target();
-        let bound = planned::update(&self.layout, &groups, &t.settings, self.state.layout(), target)?;
-        let (at, program) = (t.update.0, self.loaded(bound)?);
-        self.programs[at] = program;
+        let planned = groups.change(settings)?;
+        if planned {
+            let target = self.device.target();
+            let bound = planned::update(&self.layout, &groups, &t.settings, self.state.layout(), target)?;
+            let (at, program) = (t.update.0, self.loaded(bound)?);
+            self.programs[at] = program;
+        }
         if let Some(t) = &mut self.training {
             t.groups = groups;
+            t.update_plans += u64::from(planned);
         }
         Ok(())
     }
@@ -70,7 +74,7 @@ impl Session {
         let (program, unscale) = (t.update, t.unscale());
         let mut numbers = Vec::new();
         for (i, bucket) in self.layout.buckets.iter().enumerate() {
-            let scalars = t.groups.rule(bucket.group).scalars().into_iter();
+            let scalars = t.groups.update_rule(bucket.group).scalars().into_iter();
             for (name, &x) in scalars.zip(&values[bucket.group]) {
                 numbers.push((self.state.slot(&StateKey::Scalar(i, name.into()))?.clone(), x));
             }

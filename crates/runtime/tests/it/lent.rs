@@ -8,7 +8,7 @@ use headwater_core::plan::{ALIGN, Segment};
 use headwater_core::train::StateKey;
 use headwater_core::{Builder, DType, Graph, TensorType};
 use headwater_cpu::Cpu;
-use headwater_runtime::optim::{ListedGroup, Optimizer};
+use headwater_runtime::optim::{Decay, ListedGroup, Optimizer};
 use headwater_runtime::session::Training;
 use headwater_runtime::{Session, SessionModel};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -75,20 +75,30 @@ fn session(
     settings: [&str; 2],
     lend: headwater_runtime::session::Lend,
 ) -> headwater_runtime::Result<Session> {
-    let weights =
-        HashMap::from([("a".to_string(), bytes(noise(35, 1.0))), ("b".to_string(), bytes(noise(21, 2.0)))]);
     let listed = ["a", "b"].into_iter().zip(settings);
     let listed = listed
         .map(|(name, json)| ListedGroup { parameters: vec![name.to_string()], optimizer: optimizer(json) });
-    let training = Training { listed: Some(listed.collect()), ..Training::default() };
+    trained(Training { listed: Some(listed.collect()), ..Training::default() }, lend)
+}
+
+fn trained(
+    training: Training,
+    lend: headwater_runtime::session::Lend,
+) -> headwater_runtime::Result<Session> {
+    let weights =
+        HashMap::from([("a".to_string(), bytes(noise(35, 1.0))), ("b".to_string(), bytes(noise(21, 2.0)))]);
     let model = SessionModel { graph: &graph(), weights: &weights };
     Session::with_memory(Arc::new(Cpu::new(2)), model, Some(training), lend)
 }
 
-fn step(session: &mut Session, steps: [(f64, u64); 2]) {
+fn gradients(session: &mut Session) {
     let program = session.program().unwrap();
     session.begin_step().unwrap();
     session.gradients(program, &[bytes(noise(BATCH * 5, 3.0))]).unwrap();
+}
+
+fn step(session: &mut Session, steps: [(f64, u64); 2]) {
+    gradients(session);
     assert!(session.update_groups(&steps).unwrap().applied);
 }
 
@@ -166,4 +176,62 @@ fn settings_of_listed_groups_change_each_by_itself() {
     assert_eq!(parameters(&s)[0], before[0]);
     assert_ne!(parameters(&s)[1], before[1]);
     assert!(s.update_groups(&[(0.1, 2)]).is_err());
+}
+
+/// Settings of every optimizer that takes some as numbers of the step; those of the second line differ in these alone.
+const BY_STEP: [[&str; 2]; 5] = [
+    [
+        r#"{"name": "adamw", "betas": [0.9, 0.99], "weight_decay": 0.1}"#,
+        r#"{"name": "adamw", "betas": [0.3, 0.9], "weight_decay": 0.0}"#,
+    ],
+    [
+        r#"{"name": "adam", "betas": [0.9, 0.99], "weight_decay": 0.1, "amsgrad": true}"#,
+        r#"{"name": "adam", "betas": [0.0, 0.9], "weight_decay": 0.0, "amsgrad": true}"#,
+    ],
+    [
+        r#"{"name": "sgd", "momentum": 0.9, "weight_decay": 0.1, "nesterov": true}"#,
+        r#"{"name": "sgd", "momentum": 0.4, "weight_decay": 0.0, "nesterov": true}"#,
+    ],
+    [r#"{"name": "sgd", "weight_decay": 0.1}"#, r#"{"name": "sgd"}"#],
+    [
+        r#"{"name": "rmsprop", "alpha": 0.9, "weight_decay": 0.1, "momentum": 0.5, "centered": true}"#,
+        r#"{"name": "rmsprop", "alpha": 0.3, "momentum": 0.9, "centered": true}"#,
+    ],
+];
+
+#[test]
+fn settings_as_numbers_of_the_step_give_the_bits_of_constants_and_one_plan() {
+    for [first, second] in BY_STEP {
+        // Two steps with constants: the moments of the second start from those of the first.
+        let constant = |json: &str| {
+            let optimizer = optimizer(json);
+            let training = Training { optimizer, decay: Decay::All, ..Training::default() };
+            let mut s = trained(training, &mut |_| None).unwrap();
+            for rate in [0.01, 0.02] {
+                gradients(&mut s);
+                assert!(s.update(rate).unwrap().applied);
+            }
+            parameters(&s)
+        };
+        let by_step = |settings: [&str; 2]| {
+            let mut s = session([settings[0]; 2], &mut |_| None).unwrap();
+            for (t, (rate, json)) in (1..).zip([0.01, 0.02].into_iter().zip(settings)) {
+                s.set_groups(&[optimizer(json), optimizer(json)]).unwrap();
+                step(&mut s, [(rate, t); 2]);
+            }
+            assert_eq!(s.update_plans(), 1, "{first}");
+            parameters(&s)
+        };
+        assert_eq!(by_step([first, first]), constant(first), "{first}");
+        assert_eq!(by_step([second, second]), constant(second), "{second}");
+        let changed = by_step([first, second]);
+        assert!(changed != constant(first) && changed != constant(second), "{first}");
+    }
+    // What is no number of the step is planned anew.
+    let mut s = session([ADAMW; 2], &mut |_| None).unwrap();
+    let wider = optimizer(r#"{"name": "adamw", "weight_decay": 0.1, "eps": 1e-6}"#);
+    s.set_groups(&[optimizer(ADAMW), wider.clone()]).unwrap();
+    assert_eq!(s.update_plans(), 2);
+    s.set_groups(&[optimizer(ADAMW), wider]).unwrap();
+    assert_eq!(s.update_plans(), 2);
 }

@@ -7,6 +7,11 @@
 //! false every output is its input, bit for bit. Its own hyperparameters of the step follow. It writes the
 //! new parameter and moments. Attributes that all of them take: `clip_value` (gradients are clipped to its
 //! plus and minus after scaling) and `maximize` (they are negated).
+//!
+//! Adam, AdamW, SGD and RMSprop take settings that change from step to step as further scalars, in place of
+//! the attributes: `l2` for `weight_decay`, `mean_weight` ([`lerp_weight`]), `square_decay` and
+//! `square_weight` (1 less it) for the decay rates of means, `buffer_decay` for `momentum`. The numbers that are
+//! computed are the same, bit for bit.
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -49,6 +54,11 @@ operators! {
 /// outputs have their types. All are spans of one shape, as is the gradient (input 1). `scalars` are scalars,
 /// but the first, `scale`, may be one number for each block.
 fn span_types(cx: &OpCx, scalars: Range<usize>) -> Result<Vec<TensorType>> {
+    span_types_by_step(cx, scalars.clone(), scalars.end)
+}
+
+/// The same, where the scalars from `required` on may be absent.
+fn span_types_by_step(cx: &OpCx, scalars: Range<usize>, required: usize) -> Result<Vec<TensorType>> {
     let span = cx.shape(0)?;
     let states = || std::iter::once(0).chain(2..scalars.start).filter(|&i| i == 0 || cx.opt(i).is_some());
     for i in states().chain([1]) {
@@ -61,7 +71,7 @@ fn span_types(cx: &OpCx, scalars: Range<usize>) -> Result<Vec<TensorType>> {
         );
     }
     let states = states().map(|i| cx.ty(i).cloned()).collect();
-    for i in scalars.clone() {
+    for i in scalars.clone().filter(|&i| i < required || cx.opt(i).is_some()) {
         let t = cx.ty(i)?;
         let by_block = i == scalars.start && span.rank() == 2 && t.shape[..] == [span[0], 1];
         ensure!(t.shape.rank() == 0 || by_block, Shape, "input {i} must be a scalar, it is {t}");
@@ -97,6 +107,20 @@ fn seen(cx: &OpCx, scale: Expr) -> Result<Expr> {
     Ok(if decay == 0.0 { g } else { g + float(decay) * input(0) })
 }
 
+/// The same, where input `l2` is the weight decay if it is given.
+fn seen_by_step(cx: &OpCx, scale: Expr, l2: usize) -> Result<Expr> {
+    let Some(decay) = given(cx, l2) else { return seen(cx, scale) };
+    let g = seen_gradient(cx, input(1), scale)?;
+    // Without decay the parameter is not looked at, were it infinite.
+    Ok(decay.clone().eq(float(0.0)).select(g.clone(), g + decay * input(0)))
+}
+
+/// The weight of `torch.lerp` as a number of the step: below 0 if the result is counted from the new value, which it
+/// is nearer to.
+pub fn lerp_weight(weight: f64) -> f64 {
+    if weight.abs() < 0.5 { weight } else { weight - 1.0 }
+}
+
 /// `torch.lerp(old, new, weight)`, which counts from the end that the result is nearer to.
 fn lerp(old: &Expr, new: &Expr, weight: f64) -> Expr {
     let difference = new.clone() - old.clone();
@@ -107,9 +131,39 @@ fn lerp(old: &Expr, new: &Expr, weight: f64) -> Expr {
     }
 }
 
+/// The mean of `old` and `new` that decays by the attribute `decay`, or by input `weight` if it is given.
+fn decaying_mean(cx: &OpCx, old: &Expr, new: &Expr, decay: &str, weight: usize) -> Result<Expr> {
+    let Some(weight) = given(cx, weight) else { return Ok(lerp(old, new, 1.0 - cx.float(decay)?)) };
+    let difference = new.clone() - old.clone();
+    let end = weight.clone().gt(float(0.0)).select(old.clone(), new.clone());
+    Ok(end + weight * difference)
+}
+
 /// `decay · old + (1 − decay) · g²`.
 fn mean_square(old: &Expr, g: &Expr, decay: f64) -> Expr {
-    old.clone() * decay + float(1.0 - decay) * g.clone() * g.clone()
+    weighted_square(old, g, float(decay), float(1.0 - decay))
+}
+
+/// The same by the attribute `decay`, or by inputs `first` and the next one if they are given.
+fn decaying_square(cx: &OpCx, old: &Expr, g: &Expr, decay: &str, first: usize) -> Result<Expr> {
+    if cx.opt(first).is_none() {
+        return Ok(mean_square(old, g, cx.float(decay)?));
+    }
+    let [decay, weight] = taken(cx, first)?;
+    Ok(weighted_square(old, g, decay, weight))
+}
+
+/// `decay · old + weight · g²`.
+fn weighted_square(old: &Expr, g: &Expr, decay: Expr, weight: Expr) -> Expr {
+    old.clone() * decay + weight * g.clone() * g.clone()
+}
+
+/// The attribute `momentum`, or input `i` if it is given.
+fn momentum(cx: &OpCx, i: usize) -> Result<Expr> {
+    match given(cx, i) {
+        Some(momentum) => Ok(momentum),
+        None => Ok(float(cx.opt_float("momentum")?.unwrap_or(0.0))),
+    }
 }
 
 /// The outputs of a step, given as pairs of new and old: the old ones unless `apply`.
