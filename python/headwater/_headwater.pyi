@@ -58,12 +58,23 @@ class Halves:
         buckets: Sequence[int],
     ) -> None: ...
 
+def planned_memory(
+    program: Program,
+    groups: Sequence[tuple[str, list[str]]],
+    *,
+    clip_norm: Optional[float],
+    clip_value: Optional[float],
+    accumulate: int,
+    sum: bool,
+    scaled: bool,
+    threads: int,
+) -> list[tuple[str, int]]: ...
+
 class Step:
     places: dict[tuple[str, str], tuple[int, int]]
     segments: list[str]
     trained: list[str]
     missing: list[tuple[str, str]]
-    planned_bytes: int
     def __new__(
         cls,
         program: Program,
@@ -84,6 +95,7 @@ class Step:
     def set_loss_scale(self, scale: float) -> None: ...
     def set_groups(self, settings: Sequence[str]) -> None: ...
     def update_plans(self) -> int: ...
+    def memory(self) -> list[tuple[str, int]]: ...
     def check(
         self,
         number: Optional[int],

@@ -34,16 +34,7 @@ class State:
         if not in_graph:
             raise Unsupported([Refusal("no parameter of the optimizer gets a gradient in this graph")])
         #: Each group of ours: position of torch's group, and names of its parameters, all at the same step.
-        self._groups: list[tuple[int, list[str]]] = []
-        numbers: dict[tuple[int, int], list[str]] = {}
-        names = {id(p): name for name, p in parameters.items()}
-        for at, group in enumerate(optimizer.param_groups):
-            for p in group["params"]:
-                name = names.get(id(p))
-                if name in in_graph:
-                    numbers.setdefault((at, rule.done(optimizer.state.get(p))), []).append(name)
-        for (at, _), members in numbers.items():
-            self._groups.append((at, members))
+        self._groups = groups(optimizer, rule, parameters, in_graph)
         self._keys = [rule.key(optimizer.param_groups[at]) for at, _ in self._groups]
         # Held until their contents are copied.
         contents = {name: t.detach().contiguous() for name, t in tensors.items()}
@@ -52,7 +43,7 @@ class State:
         self.step = _headwater.Step(
             made.program,
             addresses(contents),
-            [(rule.json(optimizer.param_groups[at]), members) for at, members in self._groups],
+            settings_of(optimizer, rule, self._groups),
             memory=segments.lend,
             **settings,
         )
@@ -170,15 +161,15 @@ class State:
     def follow_settings(self, optimizer: torch.optim.Optimizer) -> None:
         """Hands over settings other than rates that have changed. Some are constants of the update, which is then planned
         anew."""
-        groups = [optimizer.param_groups[at] for at, _ in self._groups]
-        keys = [self._rule.key(g) for g in groups]
+        own = [optimizer.param_groups[at] for at, _ in self._groups]
+        keys = [self._rule.key(g) for g in own]
         if keys != self._keys:
             if isinstance(self._rule, optim.NAdam):
-                for group, (_, members) in zip(groups, self._groups):
+                for group, (_, members) in zip(own, self._groups):
                     state = optimizer.state.get(self._held[members[0]][0]) if members else None
                     if what := self._rule.contradiction(group, state):
                         raise Unsupported([Refusal(what)])
-            self.step.set_groups([self._rule.json(g) for g in groups])
+            self.step.set_groups([self._rule.json(g) for g in own])
             self._keys = keys
 
     def _steps(self, optimizer: torch.optim.Optimizer) -> Optional[list[int]]:
@@ -229,6 +220,27 @@ class State:
             for key, view in moments.items():
                 if state is not None and state.get(key) is view:
                     state[key] = view.clone()
+
+
+def groups(
+    optimizer: torch.optim.Optimizer, rule: optim.Rule, parameters: dict[str, torch.nn.Parameter], in_graph: set[str]
+) -> list[tuple[int, list[str]]]:
+    """The optimizer's groups as a step has them: position of torch's group, and names of parameters, all at the same step."""
+    numbers: dict[tuple[int, int], list[str]] = {}
+    names = {id(p): name for name, p in parameters.items()}
+    for at, group in enumerate(optimizer.param_groups):
+        for p in group["params"]:
+            name = names.get(id(p))
+            if name in in_graph:
+                numbers.setdefault((at, rule.done(optimizer.state.get(p))), []).append(name)
+    return [(at, members) for (at, _), members in numbers.items()]
+
+
+def settings_of(
+    optimizer: torch.optim.Optimizer, rule: optim.Rule, own: Sequence[tuple[int, list[str]]]
+) -> list[tuple[str, list[str]]]:
+    """Settings of such groups, with their parameters."""
+    return [(rule.json(optimizer.param_groups[at]), members) for at, members in own]
 
 
 def addresses(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, int]]:

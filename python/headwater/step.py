@@ -18,7 +18,7 @@ from headwater import _headwater, eager, optim, precision
 from headwater.capture import Capture, capture
 from headwater.errors import Error, Mismatch, Refusal, Unsupported
 from headwater.report import ProgramReport, StepReport
-from headwater.state import State, addresses
+from headwater.state import State, addresses, groups, settings_of
 from headwater.torch_version import check_version
 
 check_version()
@@ -114,6 +114,8 @@ class Step:
         self._expected: Optional[tuple[float, dict[str, Optional[torch.Tensor]]]] = None
         self._state: Optional[State] = None
         self._closed = False
+        #: Where the bytes of a plan go, while a batch is planned and not run.
+        self._planned: Optional[dict[str, int]] = None
         self._micro = 0
         #: Held by a call from its gradients to its update, so that calls of several threads are whole steps, one at a time.
         self._lock = threading.RLock()
@@ -172,8 +174,17 @@ class Step:
             trained = {name: p for name, p in self._parameters().items() if p.requires_grad}
             self._expected = eager.gradients(self._loss_of, self._modules, trained, args, kwargs)
         try:
+            loss = self._dispatch(args, kwargs)
+        finally:
+            self._expected = None
+        self._check = False
+        return loss
+
+    def _dispatch(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls the compiled function, which captures the batch if it is the first of its kind."""
+        try:
             with _capturing(), torch.enable_grad():
-                loss = self._compiled(*args, **kwargs)
+                return self._compiled(*args, **kwargs)
         except torch._dynamo.exc.Unsupported as e:
             raise Unsupported([_dynamo_refusal(e)]) from e
         except torch._dynamo.exc.FailOnRecompileLimitHit as e:
@@ -182,10 +193,6 @@ class Step:
         except torch._dynamo.exc.BackendCompilerFailed as e:
             # Our own refusal, as dynamo wraps it.
             raise e.inner_exception from None
-        finally:
-            self._expected = None
-        self._check = False
-        return loss
 
     def close(self) -> None:
         """Ends the step: parameters, buffers and moments get memory of their own."""
@@ -195,10 +202,41 @@ class Step:
                 self._state.give_back()
                 self._state = None
 
-    def memory(self) -> dict[str, int]:
-        """Bytes that the step holds: `planned` for state, activations and what plans are fed and return. Empty before the
-        first call."""
-        return {} if self._state is None else {"planned": self._state.step.planned_bytes}
+    def memory(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        """Bytes that the step holds, by kind: `parameters`, `buffers`, `gradients`, `moments`, `arena` (activations, temporary
+        gradients and workspaces at their peak), `inputs_outputs`, and their `total`.
+
+        With a batch, what a step on it alone will hold: the batch is captured and planned, as the first call would do, and
+        nothing is run or changed. Without one, before the first call, parameters, buffers, gradients and moments: the rest is
+        the plan's."""
+        with self._lock:
+            if self._closed:
+                raise Error("this step is closed: make another with compile_step")
+            if args or kwargs:
+                return _with_total(self._plan(args, kwargs))
+            if self._state is not None:
+                return _with_total(dict(self._state.step.memory()))
+            tensors = {id(t): t for m in self._modules for t in m.parameters()}
+            buffers = {id(t): t for m in self._modules for t in m.buffers()}
+            trained = [(g, p) for g in self._optimizer.param_groups for p in g["params"] if p.requires_grad and id(p) in tensors]
+            return {
+                "parameters": sum(t.nbytes for t in tensors.values()),
+                "buffers": sum(t.nbytes for t in buffers.values()),
+                "gradients": sum(p.nbytes for _, p in trained),
+                "moments": sum(p.nbytes * len(self._rule.moments(g)) for g, p in trained),
+            }
+
+    def _plan(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, int]:
+        """Bytes by kind of a step on a batch, which is not run."""
+        if found := self._refusals():
+            raise Unsupported(found)
+        self._planned = planned = {}
+        try:
+            with eager.traceless(self._modules):
+                self._dispatch(args, kwargs)
+        finally:
+            self._planned = None
+        return planned
 
     @property
     def scale(self) -> float:
@@ -229,7 +267,8 @@ class Step:
     def explain(self) -> StepReport:
         """The programs that were compiled, their precision, what was checked, and what the step holds."""
         plans = 0 if self._state is None else self._state.step.update_plans()
-        return StepReport(list(self._reports), self._precision, plans, self._unproved, self.memory())
+        memory = {} if self._closed else self.memory()
+        return StepReport(list(self._reports), self._precision, plans, self._unproved, memory)
 
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
         """The optimizer's parameters by their names in the model."""
@@ -284,6 +323,13 @@ class Step:
         return torch._dynamo.disable(run)
 
     def _run(self, entry: "_Entry", args: Sequence[Any]) -> torch.Tensor:
+        if self._planned is not None:
+            entry.capture.train(self._trained())
+            program = entry.capture.program
+            own = groups(self._optimizer, self._rule, self._parameters(), set(program.trained))
+            memory = _headwater.planned_memory(program, settings_of(self._optimizer, self._rule, own), **self._settings())
+            self._planned.update(memory)
+            return torch.zeros(())
         state = self._enter(entry, args)
         program = entry.capture.program
         # Row-major copies of what is not; they live until the plans are done.
@@ -344,15 +390,21 @@ class Step:
             self._parameters(),
             entry.capture,
             args,
-            clip_norm=self._clip_norm,
-            clip_value=self._clip_value,
-            accumulate=self._accumulate,
-            sum=self._by_hand,
-            scaled=self._scaler is not None and self._scaler.scales,
-            threads=self._threads,
+            **self._settings(),
         )
         entry.number, entry.state = 0, state
         return state
+
+    def _settings(self) -> dict[str, Any]:
+        """Settings of the compiled step."""
+        return {
+            "clip_norm": self._clip_norm,
+            "clip_value": self._clip_value,
+            "accumulate": self._accumulate,
+            "sum": self._by_hand,
+            "scaled": self._scaler is not None and self._scaler.scales,
+            "threads": self._threads,
+        }
 
     def _compare(self, entry: "_Entry", state: State, args: Sequence[Any], feeds: list[int]) -> None:
         """Raises `Mismatch` if the batch's loss and gradients are not those of eager mode."""
@@ -392,6 +444,10 @@ class _Entry:
         self.state: Optional[State] = None
         #: Names of tensors that the forward pass writes.
         self.written = set(made.program.written)
+
+
+def _with_total(memory: dict[str, int]) -> dict[str, int]:
+    return {**memory, "total": sum(memory.values())}
 
 
 def _loss(result: Any) -> Any:

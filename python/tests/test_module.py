@@ -36,6 +36,32 @@ def test_eager_mode_sees_the_new_weights_and_stale_graphs_are_refused() -> None:
     assert all(torch.equal(a, b) for a, b in zip(copy.deepcopy(pair.model).parameters(), pair.model.parameters()))
 
 
+def test_memory_is_known_before_the_first_call() -> None:
+    model = mlp()
+    optimizer = adamw(model)
+    step = headwater.compile_step(model, optimizer, F.cross_entropy)
+    weights = sum(p.nbytes for p in model.parameters())
+    buffers = sum(b.nbytes for b in model.buffers())
+    assert step.memory() == {"parameters": weights, "buffers": buffers, "gradients": weights, "moments": 2 * weights}
+    before = copy.deepcopy(model.state_dict())
+    x, y = next(iter(batches(1)))
+    generator = torch.get_rng_state()
+    planned = step.memory(x, y)
+    assert planned["total"] == sum(size for kind, size in planned.items() if kind != "total")
+    assert planned["parameters"] >= weights and planned["moments"] >= 2 * weights and planned["arena"] > 0
+    # Nothing has run.
+    assert torch.equal(generator, torch.get_rng_state()) and not optimizer.state
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    # A larger batch takes more, and neither is another than what is then held.
+    assert step.memory(torch.randn(500, 6), torch.randint(3, (500,)))["arena"] > planned["arena"]
+    step(x, y)
+    assert step.memory() == planned
+    assert step.programs == 2, "what was planned is not captured again"
+    step.close()
+    with pytest.raises(headwater.Error, match="closed"):
+        step.memory()
+
+
 def test_weights_that_are_written_or_moved_are_taken() -> None:
     pair = Pair(mlp(), adamw, F.cross_entropy)
     for batch in batches(2):

@@ -5,12 +5,12 @@ use crate::device::device;
 use crate::error::{Failure, guarded};
 use crate::memory::{Contents, lend, view};
 use crate::program::{Program, draws};
-use headwater_core::device::Foreign;
+use headwater_core::device::{Device, Foreign};
 use headwater_core::graph::InputRole;
 use headwater_core::plan::Segment;
 use headwater_core::train::StateKey;
 use headwater_runtime::optim::{Clip, ListedGroup, Optimizer};
-use headwater_runtime::session::{ProgramId, Session, SessionModel, Training};
+use headwater_runtime::session::{MemoryUse, Planned, ProgramId, Session, SessionModel, Training};
 use pyo3::prelude::*;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,6 +24,68 @@ type Places = HashMap<(String, String), (usize, usize)>;
 
 fn optimizer(json: &str) -> Result<Optimizer, Failure> {
     serde_json::from_str(json).map_err(|e| Failure::new("HW-R004", format!("optimizer: {e}")))
+}
+
+/// Settings of the optimizer, in JSON, each with names of parameters.
+type Settings = Vec<(String, Vec<String>)>;
+
+fn training(
+    groups: Settings,
+    clip: Clip,
+    accumulate: u32,
+    sum: bool,
+    scaled: bool,
+) -> Result<Training, Failure> {
+    let listed = groups
+        .into_iter()
+        .map(|(json, parameters)| Ok(ListedGroup { parameters, optimizer: optimizer(&json)? }));
+    Ok(Training {
+        listed: Some(listed.collect::<Result<_, Failure>>()?),
+        clip,
+        // A sum of any number of batches is one that is not divided.
+        accumulate: if sum { accumulate.max(2) } else { accumulate },
+        scaled,
+        ..Training::default()
+    })
+}
+
+/// Bytes by kind.
+type Bytes = Vec<(&'static str, usize)>;
+
+fn bytes(memory: MemoryUse) -> Bytes {
+    let MemoryUse { parameters, buffers, gradients, masters, moments, arena, inputs_outputs } = memory;
+    vec![
+        ("parameters", parameters + masters),
+        ("buffers", buffers),
+        ("gradients", gradients),
+        ("moments", moments),
+        ("arena", arena),
+        ("inputs_outputs", inputs_outputs),
+    ]
+}
+
+/// Bytes by kind that a step of these settings will hold; nothing is made. See [`Step`].
+#[pyfunction]
+#[pyo3(signature = (program, groups, *, clip_norm, clip_value, accumulate, sum, scaled, threads))]
+#[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]
+pub(crate) fn planned_memory(
+    py: Python,
+    program: &Program,
+    groups: Settings,
+    clip_norm: Option<f64>,
+    clip_value: Option<f64>,
+    accumulate: u32,
+    sum: bool,
+    scaled: bool,
+    threads: usize,
+) -> PyResult<Bytes> {
+    let graph = program.graph.clone();
+    guarded(py, move || {
+        let clip = Clip { norm: clip_norm, value: clip_value };
+        let settings = training(groups, clip, accumulate, sum, scaled)?;
+        let planned = Planned::training(&graph, &settings, device(threads)?.target(), None)?;
+        Ok(bytes(planned.memory()))
+    })
 }
 
 struct Inner {
@@ -81,9 +143,6 @@ pub(crate) struct Step {
     /// Parameters that get no gradient, and why.
     #[pyo3(get)]
     missing: Vec<(String, String)>,
-    /// Bytes of state, arena and what programs are fed and return.
-    #[pyo3(get)]
-    planned_bytes: usize,
 }
 
 impl Step {
@@ -111,7 +170,7 @@ impl Step {
         py: Python,
         program: &Program,
         tensors: Addresses,
-        groups: Vec<(String, Vec<String>)>,
+        groups: Settings,
         clip_norm: Option<f64>,
         clip_value: Option<f64>,
         accumulate: u32,
@@ -122,17 +181,8 @@ impl Step {
     ) -> PyResult<Step> {
         let graph = program.graph.clone();
         guarded(py, move || {
-            let listed = groups
-                .into_iter()
-                .map(|(json, parameters)| Ok(ListedGroup { parameters, optimizer: optimizer(&json)? }));
-            let training = Training {
-                listed: Some(listed.collect::<Result<_, Failure>>()?),
-                clip: Clip { norm: clip_norm, value: clip_value },
-                // A sum of any number of batches is one that is not divided.
-                accumulate: if sum { accumulate.max(2) } else { accumulate },
-                scaled,
-                ..Training::default()
-            };
+            let clip = Clip { norm: clip_norm, value: clip_value };
+            let training = training(groups, clip, accumulate, sum, scaled)?;
             let refused = RefCell::new(None);
             let mut lender = |segment: &Segment| -> Option<Box<dyn Foreign>> {
                 // Numbers of the step are the session's own.
@@ -155,9 +205,9 @@ impl Step {
             let trained = session.layout().entries().map(|(_, e)| e.name.clone()).collect();
             let missing = session.missing().iter().map(|m| (m.parameter.clone(), m.reason.clone())).collect();
             let segments = session.segments().map(|s| s.name.clone()).collect();
-            let (places, planned_bytes) = (places(&session)?, session.planned_bytes());
+            let places = places(&session)?;
             let inner = Mutex::new(Inner { session, programs });
-            Ok(Step { inner, places, segments, trained, missing, planned_bytes })
+            Ok(Step { inner, places, segments, trained, missing })
         })
     }
 
@@ -208,6 +258,11 @@ impl Step {
             let settings = settings.iter().map(|json| optimizer(json)).collect::<Result<Vec<_>, _>>()?;
             Ok(self.lock()?.session.set_groups(&settings)?)
         })
+    }
+
+    /// Bytes that the step holds, by kind.
+    fn memory(&self, py: Python) -> PyResult<Bytes> {
+        guarded(py, || Ok(bytes(self.lock()?.session.memory())))
     }
 
     /// Times that the update was planned.

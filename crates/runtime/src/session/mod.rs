@@ -580,6 +580,12 @@ impl Session {
         self.rematerialized
     }
 
+    /// Bytes that the session holds, by kind: the state, the arena, what its programs are fed and return.
+    pub fn memory(&self) -> MemoryUse {
+        let own = self.programs.iter().map(Program::own_bytes).sum();
+        MemoryUse::of(self.state.layout(), self.arena_bytes(), own)
+    }
+
     /// Bytes of memory that training uses: state, arena, what the two programs of a step are fed and return.
     /// Known before anything runs.
     pub fn planned_bytes(&self) -> usize {

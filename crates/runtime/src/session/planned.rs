@@ -82,6 +82,20 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
+    /// Of a state, the arena, and what programs of their own are fed and return.
+    pub(super) fn of(state: &StateLayout, arena: usize, own: usize) -> MemoryUse {
+        let held = |holds| state.bytes(holds);
+        MemoryUse {
+            parameters: held(Holds::Parameters),
+            buffers: held(Holds::Buffers),
+            gradients: held(Holds::Gradients),
+            masters: held(Holds::Masters),
+            moments: held(Holds::Moments),
+            arena,
+            inputs_outputs: held(Holds::Scalars) + own,
+        }
+    }
+
     /// All of it.
     pub fn total(&self) -> usize {
         self.parameters
@@ -294,7 +308,6 @@ impl Planned {
 
     /// Bytes that a step will hold: the state, the arena that its plans share, what they are fed and return.
     pub fn memory(&self) -> MemoryUse {
-        let held = |holds| self.state.bytes(holds);
         let all = || {
             [&self.program]
                 .into_iter()
@@ -303,16 +316,8 @@ impl Planned {
                 .chain(&self.joins)
                 .chain(&self.sum)
         };
-        let own: usize = all().flat_map(|b| b.interface.bytes).sum();
-        MemoryUse {
-            parameters: held(Holds::Parameters),
-            buffers: held(Holds::Buffers),
-            gradients: held(Holds::Gradients),
-            masters: held(Holds::Masters),
-            moments: held(Holds::Moments),
-            arena: all().map(|b| b.plan.segments[0].bytes).max().unwrap_or(0),
-            inputs_outputs: held(Holds::Scalars) + own,
-        }
+        let own = all().flat_map(|b| b.interface.bytes).sum();
+        MemoryUse::of(&self.state, all().map(|b| b.plan.segments[0].bytes).max().unwrap_or(0), own)
     }
 }
 

@@ -155,6 +155,11 @@ impl Program {
         self.plan.segments[0].bytes
     }
 
+    /// Bytes of what it is fed and returns.
+    pub fn own_bytes(&self) -> usize {
+        self.fed.bytes() + self.results.bytes()
+    }
+
     /// Inputs that it must be fed: names and types.
     pub fn inputs(&self) -> impl Iterator<Item = (&str, &TensorType)> {
         self.inputs.iter().map(|(n, s)| (n.as_str(), &s.ty))

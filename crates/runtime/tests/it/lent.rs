@@ -81,10 +81,7 @@ fn session(
     trained(Training { listed: Some(listed.collect()), ..Training::default() }, lend)
 }
 
-fn trained(
-    training: Training,
-    lend: headwater_runtime::session::Lend,
-) -> headwater_runtime::Result<Session> {
+fn trained(training: Training, lend: headwater_runtime::session::Lend) -> headwater_runtime::Result<Session> {
     let weights =
         HashMap::from([("a".to_string(), bytes(noise(35, 1.0))), ("b".to_string(), bytes(noise(21, 2.0)))]);
     let model = SessionModel { graph: &graph(), weights: &weights };
