@@ -9,13 +9,15 @@ from headwater import _headwater, optim
 from headwater.capture import Capture
 from headwater.errors import Refusal, Unsupported
 from headwater.memory import Segments, mapping, tensor
+from headwater.mirror import Mirror
 
 
 class State:
     """Parameters, buffers and moments in memory that torch and the plans share.
 
     torch's own tensors are the truth: a state is made from them, and made anew when they tell something else
-    than it can follow, such as a loaded optimizer or parameters that were unfrozen."""
+    than it can follow, such as a loaded optimizer or parameters that were unfrozen. On another device than the CPU the state
+    is there, and torch's tensors are copies of it (`Mirror`)."""
 
     def __init__(
         self,
@@ -49,12 +51,17 @@ class State:
         )
         #: True if gradients are of the loss times a scale.
         self.scaled = bool(settings["scaled"])
+        self._mirror = None if settings["device"] == "cpu" else Mirror(self.step)
         trained = set(self.step.trained)
         self._groups = [(at, [n for n in members if n in trained]) for at, members in self._groups]
         #: Parameters that get a gradient, as the graph says.
         self._in_graph = in_graph
 
         def place(role: str, name: str, like: torch.Tensor) -> torch.Tensor:
+            if self._mirror is not None:
+                own = torch.zeros(like.shape, dtype=like.dtype)
+                self._mirror.add(role, name, own, False)
+                return own
             segment, byte = self.step.places[(role, name)]
             return segments.tensor(self.step.segments[segment], like.dtype, like.shape, byte)
 
@@ -62,10 +69,15 @@ class State:
         self._held: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         for name, t in tensors.items():
             role = "parameter" if isinstance(t, torch.nn.Parameter) else "buffer"
-            if (role, name) in self.step.places:
-                view = place(role, name, t)
-                t.data = view
-                self._held[name] = (t, view)
+            if (role, name) not in self.step.places:
+                continue
+            if self._mirror is not None:
+                self._mirror.add(role, name, t, True)
+                self._held[name] = (t, t)
+                continue
+            view = place(role, name, t)
+            t.data = view
+            self._held[name] = (t, view)
         self._addresses = {name: view.data_ptr() for name, (_, view) in self._held.items()}
         self.parameters = [parameters[n] for _, members in self._groups for n in members]
         self._take_moments(optimizer, parameters, place)
@@ -142,9 +154,16 @@ class State:
         """True if the graph's tensors are in our memory. Those that were moved elsewhere are taken back."""
         for i, name in made.state:
             t = args[i]
+            held = self._held.get(name)
+            if held is not None and self._mirror is not None:
+                if held[0] is not t and (held[1].shape != t.shape or held[1].dtype != t.dtype):
+                    return False
+                if held[0] is not t:
+                    self._mirror.add("parameter" if isinstance(t, torch.nn.Parameter) else "buffer", name, t, False)
+                    self._held[name] = (t, t)
+                continue
             if t.data_ptr() == self._addresses.get(name):
                 continue
-            held = self._held.get(name)
             if held is None or held[1].shape != t.shape or held[1].dtype != t.dtype:
                 if t.numel() == 0:
                     continue
@@ -153,6 +172,28 @@ class State:
             t.data = held[1]
             self._held[name] = (t, held[1])
         return True
+
+    def push(self) -> None:
+        """Gives another device what was written to torch's tensors."""
+        if self._mirror is not None:
+            self._mirror.push()
+
+    def pull(self) -> None:
+        """Brings torch's tensors up to what another device has."""
+        if self._mirror is not None:
+            self._mirror.pull()
+
+    def restore(self, names: set[str]) -> None:
+        """Takes back what a run wrote to these buffers: torch's tensors have their contents from before."""
+        if self._mirror is not None:
+            self._mirror.restore(names)
+
+    def wrote(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Notes that a plan wrote these."""
+        if self._mirror is None:
+            torch.autograd.graph.increment_version(tensors)
+        else:
+            self._mirror.stepped()
 
     def trained_by(self, made: Capture) -> bool:
         """True if a capture trains the parameters that this state trains."""
@@ -213,6 +254,9 @@ class State:
 
     def give_back(self) -> None:
         """Gives torch's tensors memory of their own."""
+        if self._mirror is not None:
+            self._mirror.pull()
+            return
         for t, view in self._held.values():
             if t.data_ptr() == view.data_ptr():
                 t.data = view.clone()

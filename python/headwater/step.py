@@ -65,6 +65,12 @@ def compile_step(
     An update whose gradients are not finite changes no parameter, moment or count, and warns; running statistics of batch norm
     have moved in the forward pass, as in eager mode.
 
+    `device` is one of the command line's, such as "reference", "ascend-sim:910b1", "ascend:0" or "cuda:0"; tensors of torch's stay
+    on the CPU. The state of training is then on the device: call `step.sync()` before the module is used or its weights are
+    written in eager mode. `state_dict` and `load_state_dict` of module and optimizer do so by themselves. What is written to
+    weights later goes to the device before the next step, except by way of `.data`, of which torch keeps no count; `Error` is
+    raised if it was written over contents that the device had newer.
+
     `threads`: of the plans, by default as many as torch has. Calls from several threads of Python are whole steps, one
     at a time.
 
@@ -93,8 +99,6 @@ class Step:
         check: bool,
         loss_of: Optional[Callable[..., Any]] = None,
     ) -> None:
-        if device != "cpu":
-            raise Unsupported([Refusal(f"device={device!r}: from Python there is the CPU alone so far")])
         if accumulate < 1:
             raise ValueError(f"accumulate must be at least 1, it is {accumulate}")
         self._model, self._optimizer, self._rule = model, optimizer, optim.rule(optimizer)
@@ -103,6 +107,8 @@ class Step:
         #: True if `backward` and `update` are called instead of the step itself.
         self._by_hand = False
         self._threads = threads or torch.get_num_threads()
+        _headwater.open_device(device, self._threads)
+        self._device = device
         self._amp = precision.settings(amp, precision.CASTS | precision.SCALE)
         self._precision = "f32" if self._amp is None else f"{self._amp['level']} in {self._amp['dtype']}"
         self._scaler = None if self._amp is None else _headwater.Scaler(json.dumps(self._amp))
@@ -127,6 +133,14 @@ class Step:
             if loss_fn is None:
                 return _loss(model(*args, **kwargs))
             return _loss(loss_fn(model(*args[:-1], **kwargs), args[-1]))
+
+        #: Hooks by which states that are saved and loaded are the device's.
+        self._hooks: list[Any] = []
+        if device != "cpu":
+            for module in self._modules:
+                self._hooks.append(module.register_state_dict_pre_hook(lambda *args, **kwargs: self.sync()))
+                self._hooks.append(module.register_load_state_dict_pre_hook(lambda *args, **kwargs: self.sync()))
+            self._hooks.append(optimizer.register_state_dict_pre_hook(lambda optimizer: self.sync()))
 
         #: The loss of a batch, as it is called.
         self._loss_of = loss_of or own
@@ -165,6 +179,7 @@ class Step:
             if self._micro:
                 raise Error("the step is in the middle of an update: end it before it is called in the other way")
             # Sums are kept otherwise than means of a number that is known.
+            self.sync()
             self._by_hand, self._state = by_hand, None
         if self._closed:
             raise Error("this step is closed: make another with compile_step")
@@ -197,10 +212,20 @@ class Step:
     def close(self) -> None:
         """Ends the step: parameters, buffers and moments get memory of their own."""
         with self._lock:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
             self._closed = True
             if self._state is not None:
                 self._state.give_back()
                 self._state = None
+
+    def sync(self) -> None:
+        """Brings the module's tensors and the optimizer's moments up to those of another device than the CPU, as `state_dict`
+        of both does by itself. Nothing is to be done on the CPU."""
+        with self._lock:
+            if self._state is not None:
+                self._state.pull()
 
     def memory(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Bytes that the step holds, by kind: `parameters`, `buffers`, `gradients`, `moments`, `arena` (activations, temporary
@@ -230,6 +255,7 @@ class Step:
         """Bytes by kind of a step on a batch, which is not run."""
         if found := self._refusals():
             raise Unsupported(found)
+        self.sync()
         self._planned = planned = {}
         try:
             with eager.traceless(self._modules):
@@ -342,7 +368,8 @@ class Step:
         if state.scaled:
             state.step.set_loss_scale(self.scale)
         loss = state.step.gradients(entry.number, feeds, key, self._micro == 0)
-        torch.autograd.graph.increment_version([args[i] for i, name in entry.capture.state if name in entry.written])
+        if written := [args[i] for i, name in entry.capture.state if name in entry.written]:
+            state.wrote(written)
         self._micro += 1
         if not self._by_hand and self._micro == self._accumulate:
             self._micro = 0
@@ -358,7 +385,7 @@ class Step:
         # Schedulers look at this, to warn those who never step.
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
         if applied:
-            torch.autograd.graph.increment_version(state.parameters)
+            state.wrote(state.parameters)
             state.count(self._optimizer)
             optim.after_step(self._optimizer)
             return True
@@ -373,6 +400,7 @@ class Step:
         """The state that a capture's program belongs to: the one there is, or one made anew from torch's tensors."""
         state = self._state
         if state is not None and state.is_current(self._optimizer) and state.holds(entry.capture, args):
+            state.push()
             if entry.state is state:
                 return state
             entry.capture.train(self._trained())
@@ -383,6 +411,9 @@ class Step:
         if self._micro:
             what = "other parameters are trained, or the optimizer's state was replaced, between two batches of one update"
             raise Unsupported([Refusal(what)])
+        if state is not None:
+            # torch's tensors are what the next state is made from.
+            state.pull()
         entry.capture.train(self._trained())
         self._state = state = State(
             self._optimizer,
@@ -392,6 +423,7 @@ class Step:
             args,
             **self._settings(),
         )
+        state.push()
         entry.number, entry.state = 0, state
         return state
 
@@ -403,6 +435,7 @@ class Step:
             "accumulate": self._accumulate,
             "sum": self._by_hand,
             "scaled": self._scaler is not None and self._scaler.scales,
+            "device": self._device,
             "threads": self._threads,
         }
 
@@ -425,6 +458,7 @@ class Step:
         for i, name in entry.capture.state:
             if name in before:
                 args[i].detach().copy_(before[name])
+        state.restore(set(before))
         absent = set(given) - set(state.step.trained)
         reasons = dict(state.step.missing)
         found += [(f"{name} has no gradient: {reasons.get(name, 'not in the graph')}", float("inf"), 0.0) for name in sorted(absent)]

@@ -11,6 +11,7 @@ use headwater_core::device::Device;
 use headwater_core::evaluate::{Loaded, evaluate};
 use headwater_core::graph::{Graph, InputRole};
 use headwater_core::pass::{self, bound};
+use headwater_core::target::Target;
 use headwater_core::{DType, Tensor, TensorType};
 use headwater_cpu::Cpu;
 use headwater_runtime::session::{Session, Weights};
@@ -46,17 +47,18 @@ pub(crate) fn numbers(bytes: &[u8]) -> Vec<f64> {
     bytes.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]) as f64).collect()
 }
 
-/// Compares the loss `got` and the gradients in `session` with PyTorch's. `forward` is the graph that was
+/// Compares the loss `got` and the gradients in `session`, which runs on a device of `target`, with PyTorch's. `forward` is the graph that was
 /// run; all tensors of `gradients` are contiguous and f32.
 pub(crate) fn compare(
     session: &Session,
+    target: &Target,
     forward: &Graph,
     inputs: &Inputs,
     got: f64,
     loss: f64,
     gradients: &Contents,
 ) -> Result<Verdict, Failure> {
-    judge(&Options::default(), forward, inputs, |at, output| {
+    judge(&Options::default(), Some(target), forward, inputs, |at, output| {
         if at == 0 {
             return Ok(Compared::Both { name: LOSS.to_string(), got: vec![got], want: vec![loss] });
         }
@@ -71,23 +73,27 @@ pub(crate) fn compare(
     })
 }
 
-/// Compares outputs of the step that a forward graph becomes with `options`, by their positions and names.
+/// Compares outputs of the step that a forward graph becomes with `options`, by their positions and names. PyTorch computes
+/// as the CPU does, and ours on `target`, or on the CPU too.
 pub(crate) fn judge(
     options: &Options,
+    target: Option<&Target>,
     forward: &Graph,
     inputs: &Inputs,
     both: impl Fn(usize, &str) -> Result<Compared, Failure>,
 ) -> Result<Verdict, Failure> {
     let cpu = Cpu::start(1)?;
     let (step, _) = compiled(options, forward, DType::F32, &cpu)?;
-    let bounds = bound::error_bounds(&step, cpu.target(), false);
+    let target = target.unwrap_or(cpu.target());
+    let ours = bound::error_bounds(&step, target, false);
+    let theirs = bound::error_bounds(&step, cpu.target(), false);
     let (mut found, mut unproved) = (Vec::new(), Vec::new());
     // Position among the outputs, the distance, the size of PyTorch's, and what it allows.
     let mut suspects: Vec<(usize, String, f64, f64, f64)> = Vec::new();
     // Relative to PyTorch's own size, where it has one.
     let relative = |x: f64, size: f64| if size > 0.0 { x / size } else { x };
     for (at, output) in step.outputs.iter().enumerate() {
-        let bound = 2.0 * bounds[output.value.0 as usize];
+        let bound = ours[output.value.0 as usize] + theirs[output.value.0 as usize];
         let (name, got, want) = match both(at, &output.name)? {
             Compared::Skipped => continue,
             Compared::Absent(name) => {
@@ -107,7 +113,7 @@ pub(crate) fn judge(
     if suspects.is_empty() {
         return Ok((found, unproved));
     }
-    let drawn = drawn(options, forward, &step, inputs, &cpu)?;
+    let drawn = drawn(options, target, forward, &step, inputs, &cpu)?;
     for (at, name, apart, size, allowed) in suspects {
         let allowed = allowed.max(drawn[at].norm);
         // An infinite bound allows everything, so nothing would have been compared.
@@ -135,9 +141,10 @@ fn compiled(
 /// Runs that round at random.
 const RUNS: usize = 16;
 
-/// By output of `step`, a bound of the distance of two results in f32.
+/// By output of `step`, a bound of the distance of two results in f32 that round as `target` does.
 fn drawn(
     options: &Options,
+    target: &Target,
     forward: &Graph,
     step: &Graph,
     inputs: &Inputs,
@@ -149,7 +156,7 @@ fn drawn(
     let spread =
         |(i, t): (usize, &Tensor)| bound::Spread::new(t.to_f64(), step.ty(step.outputs[i].value).dtype, 1.0);
     let mut spreads: Vec<bound::Spread> = exact.iter().enumerate().map(spread).collect();
-    let random = pass::fuse(bound::rounded(step, cpu.target())?, cpu.target())?;
+    let random = pass::fuse(bound::rounded(step, target)?, cpu.target())?;
     let mut loaded = Loaded::new(cpu, &random)?;
     for run in 0..=RUNS {
         // The first rounds to nearest.

@@ -2,7 +2,7 @@
 //! `torch.autograd.Function`.
 
 use crate::check::{self, Compared, Verdict};
-use crate::device::device;
+use crate::device::cpu;
 use crate::error::{Failure, guarded};
 use crate::memory::{Contents, lent};
 use crate::program::Program;
@@ -28,7 +28,7 @@ impl Context {
     #[new]
     fn new(py: Python, threads: usize) -> PyResult<Context> {
         guarded(py, move || {
-            let context = callable::Context::new(device(threads)?)?;
+            let context = callable::Context::new(cpu(threads)?)?;
             Ok(Context { context, turn: Arc::default() })
         })
     }
@@ -218,7 +218,7 @@ pub(crate) fn compare(
         let options = options(&outputs, &wanted);
         let inputs = check::Inputs { tensors: Contents::new(tensors), feeds };
         let (got, want) = (Contents::new(got), Contents::new(want));
-        check::judge(&options, &graph, &inputs, |_, name| {
+        check::judge(&options, None, &graph, &inputs, |_, name| {
             Ok(match (got.bytes(name), want.bytes(name)) {
                 (Some(got), Some(want)) => Compared::Both {
                     name: name.to_string(),

@@ -34,6 +34,7 @@ fn _headwater(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
     module.add_function(wrap_pyfunction!(command::command_json, module)?)?;
     module.add_function(wrap_pyfunction!(command::interrupt, module)?)?;
+    module.add_function(wrap_pyfunction!(device::open_device, module)?)?;
     module.add_function(wrap_pyfunction!(step::planned_memory, module)?)?;
     module.add_class::<program::Program>()?;
     module.add_class::<scaler::Scaler>()?;

@@ -24,6 +24,18 @@ pub(crate) unsafe fn view<'a>(address: usize, bytes: usize) -> &'a [u8] {
     }
 }
 
+/// The same, to write.
+///
+/// # Safety
+/// As [`view`], and nobody else touches the tensor during `'a`.
+pub(crate) unsafe fn view_mut<'a>(address: usize, bytes: usize) -> &'a mut [u8] {
+    match NonNull::new(address as *mut u8) {
+        // SAFETY: the caller's promise.
+        Some(at) if bytes > 0 => unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), bytes) },
+        _ => &mut [],
+    }
+}
+
 /// Contiguous tensors by name, which Python keeps alive and unchanged for the call that they are given to.
 pub(crate) struct Contents {
     tensors: HashMap<String, (usize, usize)>,

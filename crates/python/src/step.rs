@@ -1,20 +1,22 @@
 //! A training step on memory that Python lends: programs of several captures on one state.
 
 use crate::check::{self, Verdict};
-use crate::device::device;
+use crate::device::device as open;
 use crate::error::{Failure, guarded};
-use crate::memory::{Contents, lend, view};
+use crate::memory::{Contents, lend, view, view_mut};
 use crate::program::{Program, draws};
 use headwater_core::device::{Device, Foreign};
 use headwater_core::graph::InputRole;
 use headwater_core::plan::Segment;
-use headwater_core::train::StateKey;
+use headwater_core::train::{Kept, StateKey};
 use headwater_runtime::optim::{Clip, ListedGroup, Optimizer};
-use headwater_runtime::session::{MemoryUse, Planned, ProgramId, Session, SessionModel, Training};
+use headwater_runtime::session::{
+    MemoryUse, ModelTensor, Planned, ProgramId, Session, SessionModel, Training,
+};
 use pyo3::prelude::*;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Name to address and size in bytes.
 type Addresses = HashMap<String, (usize, usize)>;
@@ -66,7 +68,7 @@ fn bytes(memory: MemoryUse) -> Bytes {
 
 /// Bytes by kind that a step of these settings will hold; nothing is made. See [`Step`].
 #[pyfunction]
-#[pyo3(signature = (program, groups, *, clip_norm, clip_value, accumulate, sum, scaled, threads))]
+#[pyo3(signature = (program, groups, *, clip_norm, clip_value, accumulate, sum, scaled, device, threads))]
 #[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]
 pub(crate) fn planned_memory(
     py: Python,
@@ -77,13 +79,14 @@ pub(crate) fn planned_memory(
     accumulate: u32,
     sum: bool,
     scaled: bool,
+    device: String,
     threads: usize,
 ) -> PyResult<Bytes> {
     let graph = program.graph.clone();
     guarded(py, move || {
         let clip = Clip { norm: clip_norm, value: clip_value };
         let settings = training(groups, clip, accumulate, sum, scaled)?;
-        let planned = Planned::training(&graph, &settings, device(threads)?.target(), None)?;
+        let planned = Planned::training(&graph, &settings, open(&device, threads)?.target(), None)?;
         Ok(bytes(planned.memory()))
     })
 }
@@ -131,6 +134,7 @@ impl Inner {
 #[pyclass(frozen, module = "headwater._headwater")]
 pub(crate) struct Step {
     inner: Mutex<Inner>,
+    device: Arc<dyn Device>,
     /// Places of parameters, buffers, gradients and moments in the segments that were lent.
     #[pyo3(get)]
     places: Places,
@@ -162,9 +166,10 @@ impl Step {
     /// `tensors` are the first contents of the program's parameters, buffers and constants; `groups` the
     /// optimizer's settings, in JSON, with names of parameters; `memory(name, bytes)` gives an address and
     /// the object that holds it. Gradients of `accumulate` batches are averaged, or with `sum` those of any
-    /// number are added up. If `scaled`, gradients are of the loss times the scale that is set.
+    /// number are added up. If `scaled`, gradients are of the loss times the scale that is set. Only the CPU computes
+    /// on memory that is lent: another `device` has the state in its own, see [`Step::upload`].
     #[new]
-    #[pyo3(signature = (program, tensors, groups, *, clip_norm, clip_value, accumulate, sum, scaled, threads, memory))]
+    #[pyo3(signature = (program, tensors, groups, *, clip_norm, clip_value, accumulate, sum, scaled, device, threads, memory))]
     #[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]
     fn new(
         py: Python,
@@ -176,6 +181,7 @@ impl Step {
         accumulate: u32,
         sum: bool,
         scaled: bool,
+        device: String,
         threads: usize,
         memory: Py<PyAny>,
     ) -> PyResult<Step> {
@@ -186,14 +192,19 @@ impl Step {
             let refused = RefCell::new(None);
             let mut lender = |segment: &Segment| -> Option<Box<dyn Foreign>> {
                 // Numbers of the step are the session's own.
-                if segment.bytes == 0 || segment.name == "scalars" || refused.borrow().is_some() {
+                if device != "cpu"
+                    || segment.bytes == 0
+                    || segment.name == "scalars"
+                    || refused.borrow().is_some()
+                {
                     return None;
                 }
                 lend(&memory, segment).map_err(|e| *refused.borrow_mut() = Some(e)).ok()
             };
             let contents = Contents::new(tensors);
             let model = SessionModel { graph: &graph, weights: &contents };
-            let session = Session::with_memory(device(threads)?, model, Some(training), &mut lender);
+            let opened = open(&device, threads)?;
+            let session = Session::with_memory(opened.clone(), model, Some(training), &mut lender);
             if let Some(e) = refused.into_inner() {
                 return Err(Failure::Python(e));
             }
@@ -207,7 +218,7 @@ impl Step {
             let segments = session.segments().map(|s| s.name.clone()).collect();
             let places = places(&session)?;
             let inner = Mutex::new(Inner { session, programs });
-            Ok(Step { inner, places, segments, trained, missing })
+            Ok(Step { inner, device: opened, places, segments, trained, missing })
         })
     }
 
@@ -260,6 +271,44 @@ impl Step {
         })
     }
 
+    /// Copies tensors of torch's to the device that holds the state: role, name, address and bytes of each.
+    fn upload(&self, py: Python, tensors: Vec<Located>) -> PyResult<()> {
+        guarded(py, move || {
+            let session = &mut self.lock()?.session;
+            for (role, name, address, bytes) in tensors {
+                // SAFETY: Python gives contiguous tensors and keeps them for the call.
+                let contents = unsafe { view(address, bytes) };
+                match model_tensor(session, &role, &name) {
+                    Some(tensor) => session.write(&tensor, contents)?,
+                    None => session.write_moment(&moment(&role, &name), contents)?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies tensors of the state to torch's: see [`Step::upload`].
+    fn download(&self, py: Python, tensors: Vec<Located>) -> PyResult<()> {
+        guarded(py, move || {
+            let session = &self.lock()?.session;
+            for (role, name, address, bytes) in tensors {
+                let held = match model_tensor(session, &role, &name) {
+                    Some(tensor) => session.read(&tensor)?,
+                    None => session.read_moment(&moment(&role, &name))?,
+                };
+                if held.len() != bytes {
+                    let message =
+                        format!("{name} has {} bytes in the state, and {bytes} were given", held.len());
+                    return Err(Failure::new("HW-R007", message));
+                }
+                // SAFETY: Python gives contiguous tensors, keeps them for the call, and holds them for itself alone: they
+                // are the step's mirror of its state, which one call at a time writes.
+                unsafe { view_mut(address, bytes) }.copy_from_slice(&held);
+            }
+            Ok(())
+        })
+    }
+
     /// Bytes that the step holds, by kind.
     fn memory(&self, py: Python) -> PyResult<Bytes> {
         guarded(py, || Ok(bytes(self.lock()?.session.memory())))
@@ -300,9 +349,30 @@ impl Step {
             };
             let got = inner.gradients(program, &feeds, (0, 0), true)?;
             let inputs = check::Inputs { tensors: Contents::new(tensors), feeds };
-            check::compare(&inner.session, &still, &inputs, got, loss, &Contents::new(gradients))
+            check::compare(
+                &inner.session,
+                self.device.target(),
+                &still,
+                &inputs,
+                got,
+                loss,
+                &Contents::new(gradients),
+            )
         })
     }
+}
+
+/// Role of a tensor of the state, name, address and bytes of torch's.
+type Located = (String, String, usize, usize);
+
+/// The model's tensor of a role and name; none is called by the name of a moment.
+fn model_tensor(session: &Session, role: &str, name: &str) -> Option<ModelTensor> {
+    let own = matches!(role, "parameter" | "buffer");
+    session.tensors().iter().find(|t| own && t.name == name).cloned()
+}
+
+fn moment(role: &str, name: &str) -> StateKey {
+    StateKey::Part(name.into(), Kept::Moment(role.into()))
 }
 
 /// Places of all that Python sees.
@@ -321,7 +391,7 @@ fn places(session: &Session) -> Result<Places, Failure> {
         }
     }
     for (key, _) in session.moments() {
-        if let StateKey::Part(name, headwater_core::train::Kept::Moment(moment)) = &key {
+        if let StateKey::Part(name, Kept::Moment(moment)) = &key {
             add(moment, name, &key)?;
         }
     }
