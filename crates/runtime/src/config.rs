@@ -91,6 +91,9 @@ pub struct TrainConfig {
     /// A fault to try out what the run does then; not part of the settings that are written.
     #[serde(skip)]
     pub fault: Option<FaultConfig>,
+    /// A bit that a rank flips, to try out what the run does then; not part of the settings that are written.
+    #[serde(skip)]
+    pub flip: Option<FlipConfig>,
     /// The data.
     pub data: DataConfig,
     /// Weights to begin with, in place of the archive's.
@@ -116,6 +119,51 @@ pub struct FaultConfig {
     pub node: NodeId,
     /// The fault there.
     pub fault: Fault,
+}
+
+/// A flipped bit on one rank: the lowest of the middle element of a parameter, or of its gradient.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlipConfig {
+    /// Where in the step.
+    pub at: Flip,
+    /// The step, counted from 1.
+    pub step: u64,
+    /// The rank.
+    pub rank: usize,
+    /// The parameter; default: that of the middle entry.
+    pub parameter: Option<String>,
+}
+
+/// The place of a flipped bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flip {
+    /// The gradient, after it was summed over the ranks.
+    Gradient,
+    /// The weight, before the ranks compare theirs.
+    Weight,
+    /// The gradient of a lane that is recomputed, each time that the rank computes it.
+    Lane,
+}
+
+impl std::str::FromStr for FlipConfig {
+    type Err = String;
+
+    /// Reads `gradient:STEP:RANK` or `gradient:STEP:RANK:PARAMETER`; likewise `weight` and `lane`.
+    fn from_str(text: &str) -> std::result::Result<FlipConfig, String> {
+        let mut parts = text.splitn(4, ':');
+        let at = match parts.next() {
+            Some("gradient") => Flip::Gradient,
+            Some("weight") => Flip::Weight,
+            Some("lane") => Flip::Lane,
+            _ => return Err("must begin with gradient, weight or lane".into()),
+        };
+        let mut number = |what: &str| {
+            let text = parts.next().ok_or(format!("lacks a {what}: gradient:STEP:RANK"))?;
+            text.parse::<u64>().map_err(|_| format!("{text} is no number of a {what}"))
+        };
+        let (step, rank) = (number("step")?, number("rank")? as usize);
+        Ok(FlipConfig { at, step, rank, parameter: parts.next().map(str::to_string) })
+    }
 }
 
 /// The reaction when the gradients of a step are not finite. The parameters are left as they were in both
@@ -163,6 +211,27 @@ pub struct RanksConfig {
     pub silent: f64,
     /// Seconds after which a rank that lives, but for which others wait, is taken for hung.
     pub stalled: f64,
+    /// Steps between two comparisons of what must be the same on all ranks: digests of the reduced gradients and of the
+    /// weights. Moments are compared too before each checkpoint. 0: never.
+    pub digests: u64,
+    /// Steps between two recomputations: a lane of the step is computed on another rank too, and compared bit by bit. Lanes
+    /// and ranks take turns. 0: never.
+    pub recompute: u64,
+    /// Numbers of each lane that the log of a step has.
+    pub lane_log: LaneLog,
+}
+
+/// Numbers of each lane of a step in the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LaneLog {
+    /// None.
+    None,
+    /// Samples, mean and deviation of what was fed, and the loss.
+    #[default]
+    Fed,
+    /// The norm of its gradient too, which takes one more pass over the gradients a lane.
+    Norm,
 }
 
 /// The library that carries bytes between ranks.
@@ -193,6 +262,9 @@ impl Default for RanksConfig {
             reduce: Reduce::default(),
             silent: 8.0,
             stalled: 600.0,
+            digests: 10,
+            recompute: 0,
+            lane_log: LaneLog::default(),
         }
     }
 }
@@ -353,6 +425,7 @@ impl Default for TrainConfig {
             moments: Moments::default(),
             nonfinite: NonFinite::default(),
             fault: None,
+            flip: None,
             data: DataConfig::default(),
             init: InitConfig::default(),
             ranks: RanksConfig::default(),

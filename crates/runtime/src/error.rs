@@ -104,6 +104,9 @@ pub enum Error {
     /// HW-R013: the ranks that were started do not make one run.
     #[error("HW-R013: {0}")]
     Ranks(String),
+    /// HW-R014: ranks have computed other bits than each other. All of them end with this.
+    #[error("HW-R014: {0}; the run ends, and goes on from its last checkpoint with --resume")]
+    Drift(String),
     /// HW-R013: this rank ends with the error of rank 0, which reports it.
     #[error("HW-R013: it ends with the error that rank 0 reports")]
     AsRankZero,
@@ -132,6 +135,7 @@ impl Error {
             Error::Memory { .. } => "HW-R010",
             Error::NoUpdate { .. } => "HW-R011",
             Error::Ranks(_) | Error::AsRankZero => "HW-R013",
+            Error::Drift(_) => "HW-R014",
         }
     }
 

@@ -16,6 +16,7 @@ pub mod checkpoint;
 pub mod config;
 mod course;
 pub mod data;
+mod digest;
 pub mod error;
 mod evaluation;
 pub mod log;

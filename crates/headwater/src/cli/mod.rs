@@ -88,8 +88,8 @@ Examples:
   headwater bench machine                      peak arithmetic and bandwidth of this machine
 
 Exit status: 0 done; 1 error, or the model would not run; 2 wrong arguments; 3 numbers differ from PyTorch's, or a step of a
-migration failed; 4 `check` found no difference but cannot prove every value, or `train` has lost a rank; 101 a bug of
-Headwater; 128 + signal for a run that was interrupted (130 after Ctrl-C, 143 after SIGTERM).";
+migration failed; 4 `check` found no difference but cannot prove every value, or `train` has lost a rank or found that ranks
+differ; 101 a bug of Headwater; 128 + signal for a run that was interrupted (130 after Ctrl-C, 143 after SIGTERM).";
 
 /// Heading of the options that all commands have, which follow a command's own.
 const COMMON: &str = "All commands";
@@ -245,6 +245,8 @@ pub(crate) enum Status {
     NotProved,
     /// A signal ended it before it was complete.
     Interrupted,
+    /// Ranks differ: the exit status.
+    Of(u8),
 }
 
 impl Status {
@@ -255,6 +257,7 @@ impl Status {
             Status::Differs => 3,
             Status::NotProved => 4,
             Status::Interrupted => signals::status(),
+            Status::Of(code) => code,
         }
     }
 }

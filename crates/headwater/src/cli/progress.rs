@@ -242,6 +242,7 @@ mod tests {
             scale: 1.0,
             samples: 64,
             seconds: 0.04,
+            lanes: Vec::new(),
         };
         let of = |width| figures(&step, 0.5699, width);
         let all = "epoch 0.33 · loss 0.5699 · lr 1.92e-3 · norm 3.110 · 1600 samples/s";

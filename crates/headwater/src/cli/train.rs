@@ -18,7 +18,7 @@ use crate::report::live::Live;
 use crate::report::{Block, facts, scores, text};
 use crate::runtime::adapt;
 use crate::runtime::amp::AmpConfig;
-use crate::runtime::config::{AlertConfig, Buckets, Cast, ClassWeights, LogConfig};
+use crate::runtime::config::{AlertConfig, Buckets, Cast, ClassWeights, FlipConfig, LogConfig};
 use crate::runtime::optim::Optimizer;
 use crate::runtime::schedule::Shape;
 use crate::runtime::score::Metric;
@@ -80,6 +80,16 @@ pub struct Args {
     /// Library that carries bytes between ranks: auto (default: the MPI of the launcher) or mpi.
     #[arg(long, value_name = "NAME", help_heading = "Ranks")]
     engine: Option<String>,
+    /// Steps between two comparisons of gradients and weights between ranks (default: 10); 0: never.
+    #[arg(long, value_name = "STEPS", help_heading = "Ranks")]
+    digests: Option<u64>,
+    /// Steps after which a lane is computed on another rank too, and compared bit by bit (default: 0, never).
+    #[arg(long, value_name = "STEPS", help_heading = "Ranks")]
+    recompute_lanes: Option<u64>,
+    /// Flip a bit on one rank, to try out what the run does then: gradient, weight or lane, the step and the rank, as
+    /// gradient:12:1, and a parameter after another colon.
+    #[arg(long, value_name = "WHERE", help_heading = "Ranks")]
+    flip_bit: Option<FlipConfig>,
     #[arg(long, value_name = "NAME", help_heading = "Optimizer", help = optimizers())]
     optimizer: Option<String>,
     /// Peak learning rate (default: the optimizer's; of adamw 1e-3).
@@ -196,13 +206,28 @@ pub fn run(args: &Args, open: Open, printer: Printer) -> Result<Outcome> {
     let Some(ranks) = super::ranks::meet(&config)? else {
         return train(args, config, open(None)?, printer);
     };
-    let done = ranked(args, config, open, &ranks, printer);
-    match &done {
-        Ok(_) => ranks.leave(),
-        // Does nothing where all ranks have ended.
-        Err(e) => ranks.abort(&format!("{e:#}")),
+    match ranked(args, config, open, &ranks, printer) {
+        Ok(done) => {
+            ranks.leave();
+            Ok(done)
+        }
+        // Each rank says it before any of them ends: a launcher that sees one end may end the others.
+        Err(e) if matches!(e.downcast_ref(), Some(Error::Drift(_))) => {
+            let error = format!("{e:#}");
+            say(format!("error: {error}"));
+            ranks.leave();
+            let json = match ranks.rank() {
+                0 => serde_json::json!({ "error": error, "code": text::code(&error) }),
+                _ => serde_json::Value::Null,
+            };
+            Ok(Outcome { json, status: Status::Of(u8::try_from(headwater_ranks::LOST).unwrap_or(1)) })
+        }
+        Err(e) => {
+            // Does nothing where all ranks have ended.
+            ranks.abort(&format!("{e:#}"));
+            Err(e)
+        }
     }
-    done
 }
 
 /// Trains as a rank among others. Rank 0 alone writes and speaks.
@@ -437,6 +462,9 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     if let Some(word) = &args.engine {
         c.ranks.engine = parse_word("--engine", word, &["auto", "mpi"])?;
     }
+    c.ranks.digests = args.digests.unwrap_or(c.ranks.digests);
+    c.ranks.recompute = args.recompute_lanes.unwrap_or(c.ranks.recompute);
+    c.flip = args.flip_bit.clone();
     c.warmup = args.warmup.unwrap_or(c.warmup);
     c.seed = args.seed.unwrap_or(c.seed);
     c.clip_norm = args.clip_norm.or(c.clip_norm);

@@ -190,6 +190,7 @@ fn page() -> String {
         ("nonfinite", config, "NonFinite"),
         ("ranks.engine", config, "EngineChoice"),
         ("ranks.reduce", config, "Reduce"),
+        ("ranks.lane_log", config, "LaneLog"),
         ("amp.scaler.rule", "runtime/src/scaler/mod.rs", "Flavor"),
     ] {
         let (doc, variants) = items(file, name);

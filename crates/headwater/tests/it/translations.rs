@@ -93,6 +93,7 @@ fn chinese_pages_follow_the_english_ones() {
         ("docs/mixed-precision.md", "docs/zh-CN/mixed-precision.md"),
         ("docs/proof.md", "docs/zh-CN/proof.md"),
         ("docs/python.md", "docs/zh-CN/python.md"),
+        ("docs/ranks.md", "docs/zh-CN/ranks.md"),
         ("docs/settings.md", "docs/zh-CN/settings.md"),
     ] {
         let (want, got) = (skeleton(english), skeleton(chinese));

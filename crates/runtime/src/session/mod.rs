@@ -3,6 +3,7 @@
 //! A step is one or more runs of a gradient program (a micro-batch each), then one of the update program.
 //! Evaluation and other batch sizes are further programs on the same state. All programs share one arena.
 
+mod digests;
 mod graphs;
 mod layout;
 mod model;
@@ -15,6 +16,7 @@ mod trace;
 mod underflow;
 mod update;
 
+pub(crate) use digests::Part;
 pub use model::ModelTensor;
 pub use planned::{MemoryUse, Planned};
 pub use settings::{Moments, Sparse, Training};

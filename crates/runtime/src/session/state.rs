@@ -7,6 +7,7 @@ use headwater_core::device::{Buffer, Content, Device, Foreign, Stream};
 use headwater_core::pass::split_wide::scalar_bytes;
 use headwater_core::plan::{Segment, SegmentId};
 use headwater_core::train::StateKey;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Gives memory of somebody else for a segment of the state, or none. Its bytes are zero.
@@ -101,6 +102,12 @@ impl State {
         let mut bytes = vec![0; slot.ty.bytes()];
         self.stream.read(self.segment(slot.place.segment), slot.place.offset, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Reads a part of a tensor's bytes.
+    pub fn read_part(&self, slot: &Slot, part: Range<usize>, bytes: &mut [u8]) -> Result<()> {
+        let offset = slot.place.offset + part.start;
+        Ok(self.stream.read(self.segment(slot.place.segment), offset, bytes)?)
     }
 
     /// Writes a tensor's bytes.

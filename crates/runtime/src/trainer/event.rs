@@ -187,6 +187,27 @@ pub struct Step {
     pub samples: usize,
     /// Seconds it took, waiting for data included.
     pub seconds: f64,
+    /// Its lanes, if there are several and the settings request them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lanes: Vec<Lane>,
+}
+
+/// A lane of a step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Lane {
+    /// Its number.
+    pub lane: usize,
+    /// Samples that it was fed.
+    pub samples: usize,
+    /// Mean of all elements of these, of the inputs that are floats, or of all if none is.
+    pub mean: f64,
+    /// Their standard deviation.
+    pub deviation: f64,
+    /// Mean loss of its batches.
+    pub loss: f64,
+    /// L2 norm of its gradient, the mean over its batches, if the settings request it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub norm: Option<f64>,
 }
 
 /// A receiver of events.

@@ -3,8 +3,10 @@
 //! interrupted.
 
 mod blame;
+mod drift;
 mod evaluate;
 mod event;
+mod lanes;
 mod resume;
 mod room;
 mod spans;
@@ -14,7 +16,7 @@ mod world;
 pub use crate::course::{Best, Course};
 pub use crate::evaluation::Evaluation;
 use event::Observers;
-pub use event::{Alert, Event, Observer, Recomputation, Start, Step};
+pub use event::{Alert, Event, Lane, Observer, Recomputation, Start, Step};
 use resume::Opened;
 use spans::Recorder;
 pub use spans::Span;
@@ -345,9 +347,11 @@ impl<'a> Trainer<'a> {
             best: self.course.best,
         };
         if let Err(e) = self.advance(&mut summary, &mut tell, stop) {
-            // All ranks have found the same.
-            let same = matches!(e, Error::NotFinite { .. });
-            if let Some(world) = self.world.as_ref().filter(|_| same) {
+            // All ranks have found the same; of ranks that differ, each says so before it leaves.
+            if matches!(e, Error::Drift(_)) {
+                return Err(e);
+            }
+            if let Some(world) = self.world.as_ref().filter(|_| matches!(e, Error::NotFinite { .. })) {
                 world.leave();
                 return Err(if world.rank() == 0 { e } else { Error::AsRankZero });
             }
@@ -392,9 +396,7 @@ impl<'a> Trainer<'a> {
         tell: &mut dyn FnMut(&Event) -> Result<()>,
         stop: &AtomicBool,
     ) -> Result<()> {
-        let (batches, lanes) = (self.config.batches(), self.own_lanes());
-        let numbers = (self.step..).flat_map(move |step| batches.of_lanes(step, lanes.clone()));
-        let mut loader = Loader::of(self.train.clone(), self.sampler.clone(), numbers)?;
+        let mut loader = Loader::of(self.train.clone(), self.sampler.clone(), self.numbers())?;
         // A rank that was asked to stop does so with the others, at the end of a step.
         let never = AtomicBool::new(false);
         let together = self.world.is_some();
@@ -572,7 +574,10 @@ impl<'a> Trainer<'a> {
         let ready = self.wait_for_room(tell, stop);
         match world {
             None => ready?,
-            Some(world) => drop(world.all(ready, |m| Error::checkpoint(Path::new("the checkpoint"), m))?),
+            Some(world) => {
+                world.all(ready, |m| Error::checkpoint(Path::new("the checkpoint"), m))?;
+                self.agree_on_state()?;
+            }
         }
         let progress = self.progress();
         let snapshot = Snapshot { ranks: world.map(World::transport), ..self.snapshot(&progress) };

@@ -1,10 +1,13 @@
 //! The ranks of a run as its trainer sees them: what they tell each other in a step, that they begin alike,
 //! and that the one which has the checkpoints speaks for all.
 
+use super::drift::Computed;
+use super::lanes::Seen;
 use super::{Opened, Trainer};
 use crate::checkpoint::{Ask, Found, follow};
 use crate::config::TrainConfig;
 use crate::data::Feeding;
+use crate::digest::digest;
 use crate::error::{Error, Result};
 use crate::session::{Session, Underflow};
 use crate::together;
@@ -34,6 +37,18 @@ pub(super) struct Told {
     /// True if it was asked to stop, and if it is time to save: what one rank sees holds for all.
     pub stop: bool,
     pub late: bool,
+    /// Digests of the weights before the step and of the reduced gradients, by bucket, where they are
+    /// compared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gradients: Vec<u64>,
+    /// The lane of the step that two ranks compute, as this one has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub computed: Option<Computed>,
+    /// Its lanes, for the log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lanes: Vec<Seen>,
 }
 
 /// Facts in which ranks must not differ, the most fundamental first: each with its name.
@@ -59,7 +74,12 @@ impl World {
 
     /// This rank's lanes.
     pub fn lanes(&self, of: u32) -> Range<usize> {
-        lanes_of(self.rank(), self.ranks(), of as usize)
+        self.lanes_of(self.rank(), of)
+    }
+
+    /// The lanes of a rank.
+    pub fn lanes_of(&self, rank: usize, of: u32) -> Range<usize> {
+        lanes_of(rank, self.ranks(), of as usize)
     }
 
     /// Says where this rank is.
@@ -182,6 +202,7 @@ impl Told {
         all.into_iter().fold(Told::default(), |mut sum, own| {
             sum.losses.extend(own.losses);
             sum.samples += own.samples;
+            sum.lanes.extend(own.lanes);
             sum.underflow = match (sum.underflow, own.underflow) {
                 (Some(a), Some(b)) => Some(a.and(b)),
                 (a, b) => a.or(b),
@@ -245,16 +266,6 @@ fn leaves(path: String, value: &serde_json::Value, take: &mut impl FnMut(&str, S
     }
 }
 
-/// A number that differs where bytes differ, but for one in 2⁶⁴ cases.
-pub(super) fn digest(begin: u64, bytes: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(FACTOR).rotate_left(29);
-    let (words, rest) = bytes.as_chunks::<8>();
-    let sum = words.iter().fold(begin ^ bytes.len() as u64, |sum, w| mix(sum, u64::from_le_bytes(*w)));
-    let sum = rest.iter().fold(sum, |sum, b| mix(sum, u64::from(*b)));
-    mix(sum ^ sum >> 32, 0)
-}
-
 /// A digest of samples at equal distances.
 fn content(feeding: &Feeding) -> Result<u64> {
     let (samples, mut sum) = (feeding.samples(), 0);
@@ -281,20 +292,6 @@ fn weights(session: &Session) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn digests_see_each_bit_and_each_place() {
-        let bytes: Vec<u8> = (0..77).collect();
-        let of = digest(0, &bytes);
-        for bit in 0..8 * bytes.len() {
-            let mut other = bytes.clone();
-            other[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(digest(0, &other), of, "bit {bit}");
-        }
-        assert_ne!(digest(0, &bytes[..76]), of);
-        assert_ne!(digest(1, &bytes), of);
-        assert_ne!(digest(0, &[0; 8]), digest(0, &[0; 16]));
-    }
 
     #[test]
     fn what_ranks_tell_is_put_together_in_their_order() {

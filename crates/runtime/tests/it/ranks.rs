@@ -7,8 +7,9 @@ use headwater_core::ranks::Transport;
 use headwater_core::{Builder, Code, DType, TensorType};
 use headwater_cpu::Cpu;
 use headwater_ranks::World;
+use headwater_runtime::config::LaneLog;
 use headwater_runtime::session::Training;
-use headwater_runtime::{Error, Result, SessionModel, Summary, TrainConfig, Trainer};
+use headwater_runtime::{Error, Event, Observer, Result, SessionModel, Summary, TrainConfig, Trainer};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -24,6 +25,17 @@ fn rank(
     resume: bool,
     stop: &AtomicBool,
 ) -> Result<Summary> {
+    rank_observed(transport, config, resume, &mut [], stop)
+}
+
+/// The same, with observers of its events.
+fn rank_observed(
+    transport: Option<Arc<dyn Transport>>,
+    config: TrainConfig,
+    resume: bool,
+    observers: &mut [&mut dyn Observer],
+    stop: &AtomicBool,
+) -> Result<Summary> {
     let (mut graph, weights) = (graph(BATCH, 0.3), weights());
     // Without running statistics, which several ranks refuse.
     graph.outputs.retain(|o| !matches!(o.role, OutputRole::Mutation(_)));
@@ -32,7 +44,7 @@ fn rank(
         Some(transport) => Cpu::new(1).with_transport(transport),
         None => Cpu::new(1),
     };
-    Trainer::new(Arc::new(device), model, None, config, resume)?.run(&mut [], stop)
+    Trainer::new(Arc::new(device), model, None, config, resume)?.run(observers, stop)
 }
 
 /// Trains on so many ranks; each may have settings of its own.
@@ -235,4 +247,203 @@ fn running_statistics_are_refused_on_several_ranks_by_line() {
     let e = headwater_runtime::Session::new(device, model, Some(settings)).map(drop).unwrap_err();
     let Error::Core(e) = e else { panic!("{e}") };
     assert!(e.code == Code::Graph && e.message.contains("V14") && e.message.contains("norm.mean"), "{e}");
+}
+
+/// Trains with a flipped bit, as `gradient:STEP:RANK`; the error of each rank, or none.
+fn flipped(
+    ranks: usize,
+    flip: &str,
+    change: impl Fn(&mut TrainConfig),
+) -> (Vec<Option<String>>, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = settings(dir.path(), Some(4), 1, 8);
+    (config.flip, config.ranks.digests) = (Some(flip.parse().unwrap()), 1);
+    change(&mut config);
+    let all = world(ranks, |_| config.clone(), false, &RUN);
+    let drift = |e: Error| {
+        assert!(matches!(e, Error::Drift(_)), "{e}");
+        e.to_string()
+    };
+    (all.into_iter().map(|r| r.err().map(drift)).collect(), dir)
+}
+
+/// The one error of all ranks.
+fn same(all: &[Option<String>]) -> &str {
+    assert!(all.iter().all(|e| *e == all[0]), "{all:?}");
+    all[0].as_deref().expect("no rank has found it")
+}
+
+#[test]
+fn a_flipped_bit_is_named_by_step_parameter_and_rank() {
+    for ranks in [3, 4] {
+        for wrong in 0..ranks {
+            for (flip, words) in [
+                (
+                    format!("gradient:3:{wrong}:fc1.bias"),
+                    "HW-R014: the reduced gradients of ranks differ in step 3",
+                ),
+                (format!("weight:3:{wrong}:fc1.bias"), "HW-R014: the weights of ranks differ before step 3"),
+            ] {
+                let (all, dir) = flipped(ranks, &flip, |_| {});
+                let text = same(&all);
+                let rank =
+                    format!("first in `fc1.bias` (bucket 0 of 2): rank {wrong} differs from the other");
+                for words in [words, "step 3", &rank] {
+                    assert!(text.contains(words), "{flip} of {ranks}: {text}");
+                }
+                assert!(std::fs::read_dir(dir.path().join("checkpoints")).unwrap().next().is_none());
+            }
+        }
+    }
+    // Of two ranks, either may be wrong.
+    let (all, _) = flipped(2, "gradient:2:1", |_| {});
+    let text = same(&all);
+    assert!(text.contains("rank 0 (lanes 0 to 1) and rank 1 (lanes 2 to 3) differ"), "{text}");
+    assert!(text.contains("nothing tells which is wrong") && text.contains("in step 2"), "{text}");
+}
+
+#[test]
+fn digests_that_are_rare_find_it_later_and_before_a_checkpoint() {
+    let (all, _) = flipped(3, "weight:3:1:fc2.weight", |c| c.ranks.digests = 5);
+    let text = same(&all);
+    assert!(text.contains("before step 6, in one of the last 5 steps") && text.contains("rank 1"), "{text}");
+    let (all, dir) = flipped(3, "weight:3:2:fc2.weight", |c| {
+        (c.ranks.digests, c.checkpoint.every) = (1000, Some(2));
+    });
+    let text = same(&all);
+    assert!(text.contains("after 4 steps") && text.contains("`fc2.weight`"), "{text}");
+    hash(dir.path(), 2);
+    assert!(!dir.path().join("checkpoints/step-00000004").exists());
+    // Without digests nobody notices: the ranks have diverged.
+    let (all, _) = flipped(3, "weight:3:2", |c| c.ranks.digests = 0);
+    assert_eq!(all, [None, None, None]);
+}
+
+#[test]
+fn a_lane_computed_wrongly_each_time_is_found_on_another_rank() {
+    // Step 3 computes lane 2 twice: rank 2 of 3 has it, and rank 0 computes it too.
+    for wrong in [0, 2] {
+        let flip = format!("lane:3:{wrong}:fc1.weight");
+        let (all, _) = flipped(3, &flip, |c| c.ranks.recompute = 1);
+        let text = same(&all);
+        let words = "in step 3, lane 2 of rank 2 has other gradients, first of `fc1.weight`, when rank 0";
+        assert!(text.contains(words), "{text}");
+        assert!(text.contains(&format!("it; rank {wrong} differs from the other 2")), "{text}");
+    }
+    let (all, _) = flipped(2, "lane:2:0", |c| c.ranks.recompute = 1);
+    assert!(same(&all).contains("nothing tells which is wrong"), "{all:?}");
+    // What all add up is the same on all ranks: digests alone do not find it.
+    let (all, _) = flipped(3, "lane:3:2", |_| {});
+    assert_eq!(all, [None, None, None]);
+}
+
+#[test]
+fn lanes_that_are_recomputed_change_no_bit() {
+    let run = |ranks, recompute| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = settings(dir.path(), Some(5), 2, 12);
+        config.ranks.recompute = recompute;
+        // Interrupted on the way: the loader begins anew.
+        for (steps, resume) in [(7, false), (12, true)] {
+            let config = TrainConfig { steps: Some(steps), ..config.clone() };
+            world(ranks, |_| config.clone(), resume, &RUN).into_iter().for_each(|r| drop(r.unwrap()));
+        }
+        hash(dir.path(), 12)
+    };
+    let alone = run(1, 1);
+    for (ranks, recompute) in [(2, 0), (2, 1), (3, 1), (5, 2)] {
+        assert_eq!(run(ranks, recompute), alone, "{ranks} ranks, each {recompute} steps");
+    }
+}
+
+#[test]
+fn a_rank_that_is_fed_other_data_is_found_by_recomputation() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = settings(dir.path(), Some(4), 1, 4);
+    (config.data.sequential, config.data.eval, config.ranks.recompute) = (true, None, 1);
+    let file = std::fs::read(&config.data.train).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+    // Enough samples that not all are compared when ranks begin: 64 at equal distances.
+    let paths = ["same.safetensors", "other.safetensors"].map(|name| dir.path().join(name));
+    for (i, path) in paths.iter().enumerate() {
+        let tiled: Vec<_> = tensors
+            .iter()
+            .map(|(name, t)| {
+                let mut bytes = t.data().repeat(8);
+                let sample = bytes.len() / (8 * t.shape()[0]);
+                if i == 1 && name == "x" {
+                    bytes[21 * sample] ^= 1;
+                }
+                let shape = [&[8 * t.shape()[0]], &t.shape()[1..]].concat();
+                (name, t.dtype(), shape, bytes)
+            })
+            .collect();
+        let views = tiled.iter().map(|(name, dtype, shape, bytes)| {
+            (*name, safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+        });
+        safetensors::serialize_to_file(views, None, path).unwrap();
+    }
+    // Sample 21 is of batch 5: lane 1 of step 2, which rank 1 of 4 has.
+    let with = |r: usize| {
+        let mut config = config.clone();
+        config.data.train = paths[usize::from(r == 1)].clone();
+        config
+    };
+    let all = world(4, with, false, &RUN);
+    let texts: Vec<String> = all.into_iter().map(|r| r.unwrap_err().to_string()).collect();
+    assert!(texts.iter().all(|t| *t == texts[0]), "{texts:?}");
+    assert!(
+        texts[0].contains(
+            "in step 2, lane 1 of rank 1 is fed other data when rank 2 computes it; rank 1 differs"
+        ),
+        "{}",
+        texts[0]
+    );
+}
+
+#[test]
+fn the_log_has_each_lane_whoever_computes_it() {
+    let logged = |ranks: usize, lane_log| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = settings(dir.path(), Some(4), 2, 3);
+        config.ranks.lane_log = lane_log;
+        config.log.json = Some(dir.path().join("log.jsonl"));
+        let steps = std::sync::Mutex::new(Vec::new());
+        let one = |transport: Option<Arc<dyn Transport>>| {
+            let speaks = transport.as_ref().is_none_or(|t| t.rank() == 0);
+            let mut keep = |event: &Event| {
+                if let (Event::Step(step), true) = (event, speaks) {
+                    steps.lock().unwrap().push((step.lanes.clone(), step.loss, step.samples));
+                }
+                Ok(())
+            };
+            rank_observed(transport, config.clone(), false, &mut [&mut keep], &RUN).unwrap();
+        };
+        match ranks {
+            1 => one(None),
+            _ => {
+                let world = World::new(ranks);
+                std::thread::scope(|s| {
+                    for r in 0..ranks {
+                        let (world, one) = (&world, &one);
+                        s.spawn(move || one(Some(world.rank(r))));
+                    }
+                });
+            }
+        }
+        steps.into_inner().unwrap()
+    };
+    let alone = logged(1, LaneLog::Norm);
+    for (lanes, loss, samples) in &alone {
+        assert_eq!(lanes.iter().map(|l| l.lane).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(lanes.iter().map(|l| l.samples).sum::<usize>(), *samples);
+        assert!((lanes.iter().map(|l| l.loss).sum::<f64>() / 4.0 - loss).abs() < 1e-12);
+        assert!(lanes.iter().all(|l| l.norm.is_some_and(|n| n > 0.0) && l.deviation > 0.0), "{lanes:?}");
+        assert!(lanes[1..].iter().all(|l| l.mean != lanes[0].mean), "{lanes:?}");
+    }
+    for ranks in [2, 3] {
+        assert_eq!(logged(ranks, LaneLog::Norm), alone, "{ranks} ranks");
+    }
+    assert!(logged(2, LaneLog::Fed).iter().all(|(lanes, ..)| lanes.iter().all(|l| l.norm.is_none())));
+    assert!(logged(2, LaneLog::None).iter().all(|(lanes, ..)| lanes.is_empty()));
 }
