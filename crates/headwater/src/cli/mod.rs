@@ -15,6 +15,7 @@ mod export;
 pub(crate) mod inspect;
 mod kernel_times;
 mod kernels;
+mod launch;
 mod metrics;
 mod migrate;
 mod op;
@@ -208,6 +209,8 @@ enum Command {
     Migrate(migrate::Args),
     /// Train a model on your data.
     Train(Box<train::Args>),
+    /// Train on several ranks, by the launcher that is installed.
+    Launch(launch::Args),
     /// Compare training runs: settings that differ, metrics, curves over each other.
     Compare(compare::Args),
     /// Measure a model on held-out samples: loss, accuracy, perplexity, F1, R² and more.
@@ -245,7 +248,7 @@ pub(crate) enum Status {
     NotProved,
     /// A signal ended it before it was complete.
     Interrupted,
-    /// Ranks differ: the exit status.
+    /// Ranks were lost or differ, or a program that it started has ended: the exit status.
     Of(u8),
 }
 
@@ -429,6 +432,7 @@ fn execute(cli: &Cli, printer: Printer) -> Result<Outcome> {
         Command::Check(args) => check::run(args, &*device()?, printer),
         Command::Migrate(args) => migrate::run(args, device()?, printer),
         Command::Train(args) => train::run(args, &open, printer),
+        Command::Launch(args) => launch::run(args),
         Command::Compare(args) => compare::run(args, printer),
         Command::Eval(args) => eval::run(args, device()?, printer),
         Command::Predict(args) => predict::run(args, device()?, printer),

@@ -21,6 +21,11 @@ pub(crate) fn own_process() {
     OWN.store(true, Ordering::SeqCst);
 }
 
+/// True if the process is the program's own.
+pub(crate) fn is_own_process() -> bool {
+    OWN.load(Ordering::SeqCst)
+}
+
 /// Asks a run to end in order, as a first signal of this number does.
 pub(crate) fn interrupt(signal: i32) {
     SIGNAL.store(signal, Ordering::SeqCst);

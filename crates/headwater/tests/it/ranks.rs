@@ -9,10 +9,11 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A launcher, with what it needs on a machine of few cores.
-struct Mpi {
-    command: &'static str,
-    options: &'static [&'static str],
-    library: &'static str,
+#[derive(Clone, Copy)]
+pub(crate) struct Mpi {
+    pub command: &'static str,
+    pub options: &'static [&'static str],
+    pub library: &'static str,
 }
 
 const OPEN: Mpi = Mpi {
@@ -20,22 +21,22 @@ const OPEN: Mpi = Mpi {
     options: &["--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"],
     library: "libmpi.so.40",
 };
-const MPICH: Mpi = Mpi { command: "mpiexec.mpich", options: &[], library: "libmpich.so.12" };
+pub(crate) const MPICH: Mpi = Mpi { command: "mpiexec.mpich", options: &[], library: "libmpich.so.12" };
 
 /// The MPIs that are installed; at least one.
-fn installed() -> Vec<Mpi> {
+pub(crate) fn installed() -> Vec<Mpi> {
     let there = |m: &Mpi| Command::new(m.command).arg("--version").output().is_ok();
     let found: Vec<Mpi> = [OPEN, MPICH].into_iter().filter(there).collect();
     assert!(!found.is_empty(), "neither mpirun.openmpi nor mpiexec.mpich is installed: see .ci/ranks");
     found
 }
 
-fn example(file: &str) -> PathBuf {
+pub(crate) fn example(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit").join(file)
 }
 
 /// The arguments of a training on the digits into `out`.
-fn train(out: &Path, more: &str) -> String {
+pub(crate) fn train(out: &Path, more: &str) -> String {
     format!(
         "{} train {} --data {} --out {} --batch 16 --threads 1 {more}",
         env!("CARGO_BIN_EXE_headwater"),
@@ -46,7 +47,7 @@ fn train(out: &Path, more: &str) -> String {
 }
 
 /// A shell command on `ranks` ranks; on one without a launcher.
-fn launch(mpi: &Mpi, ranks: usize, shell: &str) -> Command {
+pub(crate) fn launch(mpi: &Mpi, ranks: usize, shell: &str) -> Command {
     let mut command = match ranks {
         1 => Command::new("sh"),
         _ => {
@@ -59,16 +60,16 @@ fn launch(mpi: &Mpi, ranks: usize, shell: &str) -> Command {
     command
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn run(mpi: &Mpi, ranks: usize, shell: &str) -> Output {
+pub(crate) fn run(mpi: &Mpi, ranks: usize, shell: &str) -> Output {
     launch(mpi, ranks, shell).output().unwrap()
 }
 
 /// The newest checkpoint's hash.
-fn hash(out: &Path) -> String {
+pub(crate) fn hash(out: &Path) -> String {
     let mut steps: Vec<PathBuf> = std::fs::read_dir(out).unwrap().map(|e| e.unwrap().path()).collect();
     steps.retain(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("step-")));
     steps.sort();
@@ -182,7 +183,7 @@ fn ranks_that_make_no_run_are_refused_by_name() {
 }
 
 /// Processes of a run by rank, as its first lines say.
-fn processes(text: &str) -> Vec<u32> {
+pub(crate) fn processes(text: &str) -> Vec<u32> {
     let own = |line: &str| {
         let (_, rest) = line.strip_prefix("  rank ")?.split_once("process ")?;
         rest.trim_end_matches(')').parse().ok()
@@ -190,7 +191,7 @@ fn processes(text: &str) -> Vec<u32> {
     text.lines().filter_map(own).collect()
 }
 
-fn alive(process: u32) -> bool {
+pub(crate) fn alive(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
@@ -242,6 +243,45 @@ fn a_rank_that_is_killed_or_stopped_is_named_by_all_others() {
             assert!(seconds < limit, "{} {signal}: {seconds} s\n{text}", mpi.command);
             let named = text.lines().find(|l| l.contains("HW-R012")).unwrap_or("step ");
             assert!(named.contains("step "), "{named}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs MPI: .ci/ranks runs it"]
+fn launch_goes_on_from_the_last_checkpoint_after_a_death() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    let options = "--steps 40 --lanes 3 --save-every 4";
+    let output = run(&OPEN, 1, &train(&whole, options));
+    assert!(output.status.success(), "{}", said(&output));
+    for mpi in installed() {
+        for restarts in [0, 1] {
+            let out = dir.path().join(format!("{}-{restarts}", mpi.command));
+            let command = train(&out, options);
+            let (program, rest) = command.split_once(' ').unwrap();
+            let shell =
+                format!("{program} launch -n 3 --launcher {} --restarts {restarts} {rest}", mpi.command);
+            let errors = out.with_extension("stderr");
+            let mut launched = launch(&mpi, 1, &format!("exec {shell}"));
+            let file = std::fs::File::create(&errors).unwrap();
+            let mut launched = launched.stdout(Stdio::null()).stderr(file).spawn().unwrap();
+            let text = || std::fs::read_to_string(&errors).unwrap();
+            let until = Instant::now() + Duration::from_secs(120);
+            while !out.join("step-00000004").exists() {
+                assert!(Instant::now() < until, "{}", text());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let struck = processes(&text())[1];
+            assert!(Command::new("kill").args(["-KILL", &struck.to_string()]).status().unwrap().success());
+            let status = launched.wait().unwrap();
+            assert_eq!(status.success(), restarts > 0, "{status}: {}", text());
+            let again = text().contains("start 2 of 2: 3 ranks, from its last checkpoint");
+            assert_eq!(again, restarts > 0, "{}", text());
+            if restarts > 0 {
+                assert_eq!(hash(&out), hash(&whole), "{}", text());
+            }
+            assert!(processes(&text()).iter().all(|p| !alive(*p)), "{}", text());
         }
     }
 }
