@@ -38,6 +38,7 @@ mod operators;
 mod precision;
 mod predicted;
 mod products;
+mod rank_faults;
 mod ranks;
 mod recompute;
 mod replay;
