@@ -6,13 +6,14 @@
 //! process with status [`LOST`]: what it waits for will not arrive, and no call of MPI is sure to return.
 
 use crate::health::{Identity, MESSAGE, Peer, Word, named};
-use crate::launcher::Launcher;
+use crate::launcher::{Kind, Launcher};
 use crate::mpi::{Communicator, Mpi, Request};
 use crate::{Error, LOST, Result};
 use headwater_core::diagnostic::{Code, Error as CoreError, Result as CoreResult};
 use headwater_core::ranks::{Exchange, Ticket, Transport};
 use std::collections::HashMap;
 use std::io::Write;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -101,6 +102,13 @@ impl Engine {
     /// # Errors
     /// `Start` if there is no library, or it sees another number of ranks than the launcher has started.
     pub fn start(launcher: &Launcher, limits: Limits) -> Result<Arc<Engine>> {
+        // hydra notifies survivors of a death by this signal, where it does not end them itself: the default
+        // action would end them before they say which rank is lost.
+        #[cfg(unix)]
+        if launcher.kind == Kind::Hydra {
+            let told = Arc::new(AtomicBool::new(false));
+            let _ = signal_hook::flag::register(signal_hook::consts::SIGUSR1, told);
+        }
         let (commands, receiver) = channel();
         let (met, meets) = channel();
         let shared = Arc::new(Shared::default());
