@@ -379,8 +379,11 @@ fn printed(cli: &Cli) -> u8 {
             }
             o.status.code()
         }
-        // Rank 0 says why.
-        Err(e) if matches!(e.downcast_ref(), Some(crate::runtime::Error::AsRankZero)) => 1,
+        // Rank 0 says why, if it is given the time: a launcher that sees one rank end may end the others.
+        Err(e) if matches!(e.downcast_ref(), Some(crate::runtime::Error::AsRankZero)) => {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            1
+        }
         Err(e) => {
             if cli.json {
                 let text = format!("{e:#}");
