@@ -13,6 +13,7 @@ pub mod check;
 pub mod cli;
 pub mod compare;
 pub mod compile;
+pub mod conformance;
 pub mod curve;
 pub mod devices;
 pub mod export;

@@ -4,15 +4,16 @@ use super::amp::Amp;
 use super::kernels::without_kernel;
 use super::{Memory, Outcome, Printer};
 use crate::compile::{Dump, compile};
+use crate::conformance::chosen;
 use crate::core::compile::Goal;
 use crate::core::device::Device;
 use crate::inspect::tables;
-use crate::kernels::cuda::fill;
+use crate::kernels::cuda::{Filled, fill, fill_operators};
 use crate::model::{Model, parse_dims};
 use crate::report::Table;
 use crate::runtime::amp::AmpConfig;
 use crate::runtime::session::Training;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use std::path::PathBuf;
 
@@ -23,12 +24,14 @@ Examples:
   headwater compile model.pt2 --amp O2 --dump-after all --out stages
   headwater compile model.pt2 --goal evaluate --stop-after simplify --dump-after simplify
   headwater compile model.pt2 --device cuda:sm_90 --cache kernels --amp O2 --dtype bf16
+  headwater compile --operators all --device cuda:sm_90 --cache kernels
 
 Files are named NN-STAGE.graph and NN-STAGE.plan. A plan addresses memory in segments: gradients lie in buckets, each other input
 and output has a segment of its own. With --memory-budget AdamW's state is counted too, as a segment.")]
 pub struct Args {
     /// The exported model.
-    model: PathBuf,
+    #[arg(required_unless_present = "operators")]
+    model: Option<PathBuf>,
     /// Size of a symbolic dimension, by its name or place, such as `input_ids.0=16` (default: as exported).
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
@@ -55,6 +58,10 @@ pub struct Args {
     /// cache in this folder, which HEADWATER_CACHE names on a machine with such a GPU and the same NVRTC.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
+    /// In place of a model, the kernels of these operators, or of `all`, as `doctor --conformance` runs them in f32, f16
+    /// and bf16.
+    #[arg(long, value_name = "NAMES|all", requires = "cache", conflicts_with = "model")]
+    operators: Option<String>,
 }
 
 /// Goals of a compilation.
@@ -69,7 +76,11 @@ enum GoalArg {
 }
 
 pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome> {
-    let model = Model::open(&args.model)?;
+    if let (Some(names), Some(folder)) = (&args.operators, &args.cache) {
+        return report(&fill_operators(&chosen(names)?, device, folder)?, device, printer);
+    }
+    let Some(path) = &args.model else { bail!("which model?") };
+    let model = Model::open(path)?;
     let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
     let mut amp = AmpConfig::default();
     args.amp.over(&mut amp)?;
@@ -91,19 +102,7 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
             scaled: amp.rule(device.target())?.scales(),
             ..Training::default()
         };
-        let filled = fill(&bound, &settings, device, folder)?;
-        printer.line(format!(
-            "{} kernels for {} in {}: {} compiled, {} there already",
-            filled.kernels,
-            device.name(),
-            filled.folder.display(),
-            filled.compiled,
-            filled.kernels - filled.compiled
-        ));
-        if !filled.host.is_empty() {
-            printer.table(&without_kernel(&filled.host));
-        }
-        return Outcome::of(filled, true);
+        return report(&fill(&bound, &settings, device, folder)?, device, printer);
     }
     let (size, target) = (args.memory.buckets(), device.target());
     let dump = Dump { after: &args.dump_after, out: args.out.as_deref() };
@@ -133,4 +132,20 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
     printer.table(&table);
     tables::buckets(&made.buckets).iter().for_each(|table| printer.table(table));
     Outcome::of(made, true)
+}
+
+/// What a cache was filled with.
+fn report(filled: &Filled, device: &dyn Device, printer: Printer) -> Result<Outcome> {
+    printer.line(format!(
+        "{} kernels for {} in {}: {} compiled, {} there already",
+        filled.kernels,
+        device.name(),
+        filled.folder.display(),
+        filled.compiled,
+        filled.kernels - filled.compiled
+    ));
+    if !filled.host.is_empty() {
+        printer.table(&without_kernel(&filled.host));
+    }
+    Outcome::of(filled, true)
 }

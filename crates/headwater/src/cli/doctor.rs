@@ -1,8 +1,11 @@
 //! `headwater doctor`.
 
 use super::amp::Amp;
+use super::op::parse_dtype;
 use super::ranks::Ranks;
 use super::{Memory, Outcome, Printer};
+use crate::conformance::{self, Conforms, chosen};
+use crate::core::DType;
 use crate::core::device::Device;
 use crate::fit::{self, FitRequest, Way};
 use crate::inspect::{inspect, tables};
@@ -11,7 +14,7 @@ use crate::model::{Model, parse_dims};
 use crate::report::{Table, text};
 use crate::runtime::session::MemoryUse;
 use crate::runtime::{Bytes, TrainConfig};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use headwater_ascend::host::{CompilerOptions, Installation, RuntimeSettings, Survey};
 use headwater_cuda::host::Survey as CudaSurvey;
 use serde::Serialize;
@@ -24,6 +27,8 @@ Examples:
   headwater doctor
   headwater doctor --model model.pt2 --batch 64
   headwater doctor --model model.pt2 --config train.toml --available 16GiB
+  headwater doctor --conformance all --device cuda
+  headwater doctor --conformance softmax,linear --dtypes bf16 --device cuda
   headwater doctor --json")]
 pub struct Args {
     /// Say whether a training step of this model fits into memory, what takes most of it, and what would need less.
@@ -45,6 +50,13 @@ pub struct Args {
     amp: Amp,
     #[command(flatten)]
     memory: Memory,
+    /// Run these operators, or `all`, with their gradients on the cases on which they are tested, and judge the results of
+    /// --device by the reference in f64, within derived bounds.
+    #[arg(long, value_name = "NAMES|all", conflicts_with = "model")]
+    conformance: Option<String>,
+    /// Dtypes of these cases.
+    #[arg(long, value_name = "DTYPES", default_value = "f32,f16,bf16", requires = "conformance")]
+    dtypes: String,
 }
 
 /// Findings, as `--json` prints them.
@@ -103,6 +115,14 @@ struct Fit {
 }
 
 pub fn run(args: &Args, device: &dyn Fn() -> Result<Arc<dyn Device>>, printer: Printer) -> Result<Outcome> {
+    if let Some(names) = &args.conformance {
+        let dtypes = args.dtypes.split(',').map(parse_dtype).collect::<Result<Vec<DType>>>()?;
+        ensure!(dtypes.iter().all(|d| d.is_float()), "--dtypes are types of floats: f32, f16, bf16 or f64");
+        let found = conformance::run(&*device()?, &chosen(names)?, &dtypes)?;
+        show_conformance(&found, printer);
+        let good = found.wrong.is_empty();
+        return Outcome::of(found, good);
+    }
     let m = Machine::detect();
     let mut t = Table::new("Machine", &["what", "found"]);
     let known = |b: Option<usize>| b.map_or("unknown".to_string(), text::bytes);
@@ -183,6 +203,20 @@ fn fits(args: &Args, path: &Path, device: &dyn Device, printer: Printer) -> Resu
     printer.table(&tables::peak(&found));
     printer.table(&fit::table(&ways, bytes, available));
     Ok(Fit { memory: found.memory, bytes, available, fits, ways })
+}
+
+/// The operators' results: how many, and the lines of what is not as it should be.
+fn show_conformance(found: &Conforms, printer: Printer) {
+    let mut t = Table::new(&format!("Operators on {}", found.device), &["what", ">found"]);
+    let ran: Vec<usize> = found.ran.values().copied().filter(|&cases| cases > 0).collect();
+    t.row([format!("operators in {}", found.dtypes.join(", ")), ran.len().to_string()]);
+    t.row(["  of them with steps on the host".into(), found.host.len().to_string()]);
+    t.row(["cases, with their gradients".into(), ran.iter().sum::<usize>().to_string()]);
+    t.row(["refused, by operator and dtype".into(), found.refused.len().to_string()]);
+    t.row(["wrong".into(), found.wrong.len().to_string()]);
+    printer.table(&t);
+    found.refused.iter().for_each(|(what, why)| printer.line(format!("refused: {what}: {why}")));
+    found.wrong.iter().for_each(|line| printer.line(format!("wrong: {line}")));
 }
 
 /// Tables of an Ascend installation: versions, devices, and what is missing.

@@ -2,14 +2,12 @@
 
 use super::{Written, write_files};
 use crate::compile::bindings;
+use crate::conformance::{self, DTYPES};
 use crate::core::compile::{self, CompiledGraph, Goal, Options};
-use crate::core::conformance::graph_of;
 use crate::core::device::Device;
 use crate::core::ops::OpDef;
-use crate::core::pass;
-use crate::core::plan::{Bindings, Plan};
+use crate::core::plan::Plan;
 use crate::core::train::BucketSize;
-use crate::core::{DType, Registry};
 use crate::model::BoundModel;
 use crate::runtime::session::{Planned, Training};
 use anyhow::{Context, Result, bail};
@@ -69,7 +67,24 @@ pub fn fill(bound: &BoundModel, settings: &Training, device: &dyn Device, folder
     } else {
         add(Goal::Forward)?;
     }
-    let kernels = Kernels::of(&plans);
+    filled(&gpu, &Kernels::of(&plans), folder)
+}
+
+/// Compiles the kernels of operators and their gradients, for the cases on which they are tested, into the
+/// cache in a folder.
+///
+/// # Errors
+/// As [`fill`].
+pub fn fill_operators(operators: &[&'static OpDef], device: &dyn Device, folder: &Path) -> Result<Filled> {
+    let gpu = offline(device)?;
+    let mut plans = Vec::new();
+    for op in operators {
+        plans.extend(conformance::plans(op, &DTYPES, gpu.target())?);
+    }
+    filled(&gpu, &Kernels::of(&plans), folder)
+}
+
+fn filled(gpu: &Offline, kernels: &Kernels, folder: &Path) -> Result<Filled> {
     // The place where a run with HEADWATER_CACHE looks.
     let folder = folder.join("cuda");
     let compiler = Compiler::find(&Installation::find(), gpu.arch(), Some(folder.clone()))
@@ -81,7 +96,7 @@ pub fn fill(bound: &BoundModel, settings: &Training, device: &dyn Device, folder
         compiled: compiled.fresh,
         nvrtc: compiler.version(),
         steps: kernels.steps,
-        host: kernels.host,
+        host: kernels.host.clone(),
     })
 }
 
@@ -112,17 +127,9 @@ pub fn write_model(
 /// An operator that there is not; refusals of the passes; a file that cannot be written.
 pub fn write_operator(name: &str, arch: &str, out: &Path) -> Result<Written> {
     let gpu = Offline::new(arch)?;
-    let registry = Registry::standard();
-    let Some(op): Option<&'static OpDef> = registry.operators().into_iter().find(|op| op.name == name) else {
-        bail!("there is no operator `{name}`; `headwater inspect --operators` lists them");
-    };
     let mut plans = Vec::new();
-    for case in (op.cases)() {
-        for dtype in [DType::F32, DType::F16, DType::BF16] {
-            let Some(graph) = graph_of(op, &case, dtype) else { continue };
-            let graph = pass::narrow_integers(pass::on_host(graph, gpu.target())?, gpu.target())?;
-            plans.push(pass::plan(&graph, &Bindings::simple(&graph), gpu.target())?);
-        }
+    for op in conformance::chosen(name)? {
+        plans.extend(conformance::plans(op, &DTYPES, gpu.target())?);
     }
     written(Kernels::of(&plans), out)
 }

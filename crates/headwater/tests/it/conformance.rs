@@ -1,6 +1,7 @@
 //! Training steps of the goldens' models on every device: loss, gradients and buffers against the same step
 //! in f64, within derived bounds.
 
+use headwater::conformance::chosen;
 use headwater::core::conformance::{Conformance, training_step};
 use headwater::core::graph::{Input, InputRole};
 use headwater::core::{Tensor, TensorType};
@@ -67,4 +68,14 @@ fn a_simulated_910b1_trains_every_family() {
 #[test]
 fn a_simulated_310p_trains_every_family() {
     conforms("ascend-sim:310p");
+}
+
+#[test]
+fn operators_are_chosen_by_name() {
+    let names = |list: &str| chosen(list).map(|ops| ops.iter().map(|op| op.name).collect::<Vec<_>>());
+    assert_eq!(names("softmax, add").unwrap(), ["softmax", "add"]);
+    assert!(names("all").unwrap().len() > 500);
+    let refused = names("add,sofmax").unwrap_err().to_string();
+    assert!(refused.contains("no operator `sofmax`, did you mean softmax?"), "{refused}");
+    assert!(names(",").unwrap_err().to_string().contains("no operator is named"));
 }

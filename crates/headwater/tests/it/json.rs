@@ -91,7 +91,7 @@ fn results_are_as_the_page_documents_them() {
     std::fs::write(&given, two_numbers()).unwrap();
     let chip = "ascend-sim:310p";
     // Section, table in it, key of the result that the table is of, and the command.
-    let commands: [(&str, usize, &str, &[&str]); 16] = [
+    let commands: [(&str, usize, &str, &[&str]); 17] = [
         (
             "train",
             0,
@@ -115,6 +115,7 @@ fn results_are_as_the_page_documents_them() {
         ),
         ("op", 0, "", &["op", "gelu", "--in", &given, "--out", &computed, "--grad"]),
         ("doctor", 0, "", &["doctor"]),
+        ("doctor", 1, "", &["doctor", "--conformance", "softmax,linear", "--device", chip]),
         ("bench", 0, "", &["bench", "machine", "--quick"]),
         ("bench", 1, "step", &["bench", "step", &model, "--steps", "2", "--quick"]),
         ("bench", 2, "", &["bench", "kernel", "rms_norm", "--device", "ascend-sim:910b1"]),
