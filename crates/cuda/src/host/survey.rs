@@ -3,7 +3,7 @@
 use super::context::{Context, Settings, count};
 use super::library::{CUBLAS_LT, DRIVER, Installation, NVRTC};
 use super::table::{CublasLt, Driver, Nvrtc};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A library, and what it is for.
@@ -45,8 +45,14 @@ impl Survey {
     /// Looks at an installation. Opens the libraries that it finds, and compiles and runs nothing.
     pub fn of(installation: &Installation) -> Survey {
         let mut survey = Survey::default();
-        let path = installation.library(DRIVER);
-        let opened = path.as_ref().map(|path| Driver::open(path, DRIVER[0], ""));
+        let mut path = installation.library(DRIVER);
+        let mut opened = path.as_ref().map(|path| Driver::open(path, DRIVER[0], ""));
+        // In none of the folders: the driver is where the system's own search finds it, as devices do.
+        if opened.is_none()
+            && let Ok(driver) = Driver::open(Path::new(DRIVER[0]), DRIVER[0], "")
+        {
+            (path, opened) = (Some(DRIVER[0].into()), Some(Ok(driver)));
+        }
         let mut state = opened.as_ref().map_or("not found".to_string(), |d| match d {
             Ok(_) => "found".into(),
             Err(e) => e.to_string(),
