@@ -4,6 +4,7 @@
 use super::error::{Error, Result};
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 /// A handle of a library's.
@@ -17,7 +18,8 @@ macro_rules! table {
         #[allow(missing_docs)]
         pub struct $name {
             $(pub $field: unsafe extern "C" fn($($ty),*) -> c_int,)*
-            _library: Library,
+            /// Never closed: threads that have called it clear up with its code, when they end.
+            _library: ManuallyDrop<Library>,
         }
 
         impl $name {
@@ -46,7 +48,7 @@ macro_rules! table {
                 )*
                 let lacks = Error::Functions { path: path.to_owned(), missing };
                 $(let Ok($field) = $field else { return Err(lacks) };)*
-                Ok($name { $($field,)* _library: library })
+                Ok($name { $($field,)* _library: ManuallyDrop::new(library) })
             }
         }
 
