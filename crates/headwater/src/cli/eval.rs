@@ -111,7 +111,6 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
     let (model, dims) = args.forward.model()?;
     let bound = model.bind(&dims.clone().or_exported())?;
     model.needs_loss(&bound)?;
-    bound.masks_in_evaluation().iter().for_each(|m| printer.line(format!("note: {m}")));
     let inputs: Vec<_> = bound.user_inputs().map(|(n, t)| (n.to_string(), t.clone())).collect();
     let users = bound.graph.outputs.iter().filter(|o| o.role == crate::core::graph::OutputRole::User);
     let outputs: Vec<_> = users.map(|o| bound.graph.ty(o.value).clone()).collect();
@@ -129,7 +128,8 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
         Ok(())
     })?;
     done.lines().for_each(|l| printer.line(l));
-    let found = scorer.finish();
+    let mut found = scorer.finish();
+    found.notes.extend(bound.masks_in_evaluation());
     let column = found.labels.as_ref().map(|l| asked.data.names.get(l).unwrap_or(l));
     let names = column.and_then(|column| done.classes.get(column)).cloned();
     let found = found.named(names.as_deref());

@@ -263,6 +263,11 @@ fn stochastic_depth_is_compared_as_its_mean() {
     // The last mask is not divided by its probability: evaluation has its mean, and says so.
     let note = "note: 1 of 5 random masks are not divided by their probability: they are kept as their mean";
     let (model, data, out) = (path("depth.pt2"), path("depth.eval.safetensors"), path("p.safetensors"));
+    let found = json(&["eval", &model, "--data", &data]);
+    assert!(
+        found["scores"]["notes"][0].as_str().is_some_and(|n| n.starts_with("1 of 5 random masks")),
+        "{found}"
+    );
     for line in [&["eval", &model, "--data", &data][..], &["predict", &model, "--data", &data, "--out", &out]]
     {
         let (status, shown, said) = headwater(line);
