@@ -16,8 +16,8 @@ class State:
     """Parameters, buffers and moments in memory that torch and the plans share.
 
     torch's own tensors are the truth: a state is made from them, and made anew when they tell something else
-    than it can follow, such as a loaded optimizer or parameters that were unfrozen. On another device than the CPU the state
-    is there, and torch's tensors are copies of it (`Mirror`)."""
+    than it can follow, such as a loaded optimizer or parameters that were unfrozen. On another device than the CPU the state is on
+    the device, and torch's tensors are copies of it (`Mirror`)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Steps on other devices than the CPU: the state is there, and comes back when it is asked for."""
+"""Steps on other devices than the CPU: the state is on the device, and `sync` brings it back."""
 
 import copy
 

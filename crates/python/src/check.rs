@@ -47,8 +47,8 @@ pub(crate) fn numbers(bytes: &[u8]) -> Vec<f64> {
     bytes.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]) as f64).collect()
 }
 
-/// Compares the loss `got` and the gradients in `session`, which runs on a device of `target`, with PyTorch's. `forward` is the graph that was
-/// run; all tensors of `gradients` are contiguous and f32.
+/// Compares the loss `got` and the gradients in `session`, which runs on a device of `target`, with
+/// PyTorch's. `forward` is the graph that was run; all tensors of `gradients` are contiguous and f32.
 pub(crate) fn compare(
     session: &Session,
     target: &Target,
@@ -73,8 +73,8 @@ pub(crate) fn compare(
     })
 }
 
-/// Compares outputs of the step that a forward graph becomes with `options`, by their positions and names. PyTorch computes
-/// as the CPU does, and ours on `target`, or on the CPU too.
+/// Compares outputs of the step that a forward graph becomes with `options`, by their positions and names.
+/// PyTorch computes as the CPU does, and ours on `target`, or on the CPU too.
 pub(crate) fn judge(
     options: &Options,
     target: Option<&Target>,

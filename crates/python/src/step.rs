@@ -166,8 +166,9 @@ impl Step {
     /// `tensors` are the first contents of the program's parameters, buffers and constants; `groups` the
     /// optimizer's settings, in JSON, with names of parameters; `memory(name, bytes)` gives an address and
     /// the object that holds it. Gradients of `accumulate` batches are averaged, or with `sum` those of any
-    /// number are added up. If `scaled`, gradients are of the loss times the scale that is set. Only the CPU computes
-    /// on memory that is lent: another `device` has the state in its own, see [`Step::upload`].
+    /// number are added up. If `scaled`, gradients are of the loss times the scale that is set. Only the
+    /// CPU computes on memory that is lent: another `device` has the state in its own, see
+    /// [`Step::upload`].
     #[new]
     #[pyo3(signature = (program, tensors, groups, *, clip_norm, clip_value, accumulate, sum, scaled, device, threads, memory))]
     #[allow(clippy::too_many_arguments, reason = "keywords of a Python call")]
@@ -301,8 +302,8 @@ impl Step {
                         format!("{name} has {} bytes in the state, and {bytes} were given", held.len());
                     return Err(Failure::new("HW-R007", message));
                 }
-                // SAFETY: Python gives contiguous tensors, keeps them for the call, and holds them for itself alone: they
-                // are the step's mirror of its state, which one call at a time writes.
+                // SAFETY: Python gives contiguous tensors, keeps them for the call, and holds them for
+                // itself alone: they are the step's mirror of its state, which one call at a time writes.
                 unsafe { view_mut(address, bytes) }.copy_from_slice(&held);
             }
             Ok(())

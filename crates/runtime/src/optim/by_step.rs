@@ -4,8 +4,8 @@ use super::{Adam, AdamW, Moment, Optimizer, RmsProp, Sgd, Span, UpdateRule};
 use headwater_core::ops::update::lerp_weight;
 use headwater_core::{Builder, ValueId};
 
-/// An optimizer of which weight decay, momentum and decay rates are numbers of the step, where its operators take them
-/// so.
+/// An optimizer of which weight decay, momentum and decay rates are numbers of the step, where its
+/// operators take them so.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ByStep(pub Optimizer);
 
@@ -17,7 +17,8 @@ impl ByStep {
         rule.values(t, lr).into_iter().chain(changing).collect()
     }
 
-    /// True if the plan of an update with these settings is that of `other` too. The rate is no constant of any plan.
+    /// True if the plan of an update with these settings is that of `other` too. The rate is no constant of
+    /// any plan.
     pub fn plans_as(&self, other: &ByStep) -> bool {
         self.constants() == other.constants()
     }

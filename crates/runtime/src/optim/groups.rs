@@ -33,8 +33,8 @@ pub struct Group {
 }
 
 /// Parameters by their names, with all settings of their optimizer. These may change from step to step, as
-/// PyTorch's groups do: weight decay, momentum and the decay rates of SGD, Adam, AdamW and RMSprop are then numbers of
-/// the step as the rate is, and a change of others plans the update anew.
+/// PyTorch's groups do: weight decay, momentum and the decay rates of SGD, Adam, AdamW and RMSprop are then
+/// numbers of the step as the rate is, and a change of others plans the update anew.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedGroup {
     /// PyTorch names.
@@ -93,8 +93,8 @@ impl Groups {
         Ok(Groups { listed: Some(listed), distinct, ..Groups::default() })
     }
 
-    /// Gives the groups of [`Groups::listed`] other settings, in their order. True if the update has to be planned
-    /// anew.
+    /// Gives the groups of [`Groups::listed`] other settings, in their order. True if the update has to be
+    /// planned anew.
     ///
     /// # Errors
     /// `Config` for settings out of range, or that keep other moments than before.

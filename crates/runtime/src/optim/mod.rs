@@ -87,7 +87,7 @@ pub trait Rule: UpdateRule + SettingTable + Rates {
         vec![lr]
     }
 
-    /// Settings that may be numbers of the step in place of constants of its plan, as scalars behind those of
+    /// Settings that may be numbers of the step in place of constants of its plan, as scalars after those of
     /// [`UpdateRule::scalars`]: see [`ListedGroup`]. With none, settings that change plan the update anew.
     fn changing(&self) -> Vec<(&'static str, f64)> {
         Vec::new()

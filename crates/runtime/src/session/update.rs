@@ -39,8 +39,8 @@ impl Session {
     }
 
     /// Changes the settings of [`Training::listed`](super::Training::listed), in their order, from the next
-    /// update on; it is planned anew for those that are no numbers of the step ([`ListedGroup`](crate::optim::ListedGroup)). The learning rates in
-    /// them are of no account.
+    /// update on; it is planned anew for those that are constants of the plan
+    /// ([`ListedGroup`](crate::optim::ListedGroup)). The learning rates in them are of no account.
     ///
     /// # Errors
     /// `Config` for settings out of range, or that keep other moments.

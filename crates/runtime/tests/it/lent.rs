@@ -175,7 +175,8 @@ fn settings_of_listed_groups_change_each_by_itself() {
     assert!(s.update_groups(&[(0.1, 2)]).is_err());
 }
 
-/// Settings of every optimizer that takes some as numbers of the step; those of the second line differ in these alone.
+/// Settings of every optimizer that takes some as numbers of the step; those of the second line differ in
+/// these alone.
 const BY_STEP: [[&str; 2]; 5] = [
     [
         r#"{"name": "adamw", "betas": [0.9, 0.99], "weight_decay": 0.1}"#,
@@ -224,7 +225,7 @@ fn settings_as_numbers_of_the_step_give_the_bits_of_constants_and_one_plan() {
         let changed = by_step([first, second]);
         assert!(changed != constant(first) && changed != constant(second), "{first}");
     }
-    // What is no number of the step is planned anew.
+    // What is not a number of the step is planned anew.
     let mut s = session([ADAMW; 2], &mut |_| None).unwrap();
     let wider = optimizer(r#"{"name": "adamw", "weight_decay": 0.1, "eps": 1e-6}"#);
     s.set_groups(&[optimizer(ADAMW), wider.clone()]).unwrap();

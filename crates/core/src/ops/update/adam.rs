@@ -18,8 +18,8 @@ use crate::ops::{Body, Cost, Derivative, OpCx, OpDef, Precision};
 ///
 /// At step t (from 1): `step_size = lr / (1 − beta1^t)`, `bias_correction2_sqrt = √(1 − beta2^t)`. If
 /// `max_exp_avg_sq` is given, the largest `v` so far stands for `v` in the last line (AMSGrad: Reddi, Kale
-/// and Kumar 2018). `l2`, `mean_weight`, `square_decay` and `square_weight` stand for `weight_decay`, `beta1` and
-/// `beta2` where these change from step to step.
+/// and Kumar 2018). `l2`, `mean_weight`, `square_decay` and `square_weight` stand for `weight_decay`,
+/// `beta1` and `beta2` where these change from step to step.
 pub static ADAM: OpDef = OpDef {
     name: "adam",
     schemas: &[
@@ -66,8 +66,8 @@ pub(super) struct Step {
     pub moments: [Option<(Expr, Expr)>; 3],
 }
 
-/// Inputs 2 to 4 are the moments, `g` the gradient as it is seen, `mean_weight` and the two next inputs stand for the
-/// decay rates.
+/// Inputs 2 to 4 are the moments, `g` the gradient as it is seen, `mean_weight` and the two next inputs
+/// stand for the decay rates.
 pub(super) fn moments(cx: &OpCx, g: Expr, correction: Expr, mean_weight: usize) -> Result<Step> {
     let [m, v] = taken(cx, 2)?;
     let eps = cx.float("eps")?;

@@ -7,8 +7,8 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 
 /// `(param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, scale, apply, decay, step_size,
 /// bias_correction2_sqrt)`, with attributes `beta1`, `beta2` and `eps`: [`ADAM`](super::adam::ADAM) from
-/// `decay · param` in place of `param`, where `decay = 1 − lr · weight_decay`. `mean_weight`, `square_decay` and
-/// `square_weight` stand for `beta1` and `beta2` where these change from step to step.
+/// `decay · param` in place of `param`, where `decay = 1 − lr · weight_decay`. `mean_weight`,
+/// `square_decay` and `square_weight` stand for `beta1` and `beta2` where these change from step to step.
 pub static ADAMW: OpDef = OpDef {
     name: "adamw",
     schemas: &[

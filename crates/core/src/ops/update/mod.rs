@@ -10,8 +10,8 @@
 //!
 //! Adam, AdamW, SGD and RMSprop take settings that change from step to step as further scalars, in place of
 //! the attributes: `l2` for `weight_decay`, `mean_weight` ([`lerp_weight`]), `square_decay` and
-//! `square_weight` (1 less it) for the decay rates of means, `buffer_decay` for `momentum`. The numbers that are
-//! computed are the same, bit for bit.
+//! `square_weight` (1 less it) for the decay rates of means, `buffer_decay` for `momentum`. The numbers
+//! that are computed are the same, bit for bit.
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -115,8 +115,8 @@ fn seen_by_step(cx: &OpCx, scale: Expr, l2: usize) -> Result<Expr> {
     Ok(decay.clone().eq(float(0.0)).select(g.clone(), g + decay * input(0)))
 }
 
-/// The weight of `torch.lerp` as a number of the step: below 0 if the result is counted from the new value, which it
-/// is nearer to.
+/// The weight of `torch.lerp` as a number of the step: below 0 if the result is counted from the new value,
+/// which it is nearer to.
 pub fn lerp_weight(weight: f64) -> f64 {
     if weight.abs() < 0.5 { weight } else { weight - 1.0 }
 }

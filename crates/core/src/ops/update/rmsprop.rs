@@ -20,8 +20,8 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// ```
 ///
 /// A negative `s − a²`, which rounding may make, counts as 0; PyTorch has NaN there. `l2`, `mean_weight`,
-/// `square_decay`, `square_weight` and `buffer_decay` stand for `weight_decay`, `alpha` and `momentum` where these change
-/// from step to step.
+/// `square_decay`, `square_weight` and `buffer_decay` stand for `weight_decay`, `alpha` and `momentum`
+/// where these change from step to step.
 pub static RMSPROP: OpDef = OpDef {
     name: "rmsprop",
     schemas: &[

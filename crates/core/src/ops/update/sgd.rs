@@ -13,9 +13,9 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// p = param − lr · (nesterov ? d + momentum · b : b)
 /// ```
 ///
-/// `gain` is 1 in the first step, `1 − dampening` later (the buffer starts at 0). Without momentum the buffer
-/// is absent, there is one output, and `p = param − lr · d`. `l2` and `buffer_decay` stand for `weight_decay` and
-/// `momentum` where these change from step to step.
+/// `gain` is 1 in the first step, `1 − dampening` later (the buffer starts at 0). Without momentum the
+/// buffer is absent, there is one output, and `p = param − lr · d`. `l2` and `buffer_decay` stand for
+/// `weight_decay` and `momentum` where these change from step to step.
 pub static SGD: OpDef = OpDef {
     name: "sgd",
     schemas: &[
