@@ -1,6 +1,7 @@
 """What needs no PyTorch: reports of exported models, and the command line."""
 
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -67,3 +68,16 @@ def test_torch_is_not_loaded() -> None:
     code = f"import sys, headwater; headwater.inspect({str(golden()[0])!r}); print('torch' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+def test_the_import_takes_less_than_50_ms() -> None:
+    def seconds(code: str) -> float:
+        """Of the processor, in a process of its own."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    # The least of several runs, to which a busy machine only adds.
+    ours, bare = (min(seconds(code) for _ in range(9)) for code in ("import headwater", "pass"))
+    assert ours - bare < 0.05, (ours, bare)
