@@ -2,24 +2,13 @@
 //! is recomputed on another rank. What differs is named with step, parameter and rank, and all ranks end.
 
 use super::Trainer;
+use super::lanes::Computed;
 use super::world::{Told, World};
 use crate::config::{Flip, FlipConfig};
 use crate::data::{Batch, Loader, gather};
 use crate::digest::{Digest, digest};
 use crate::error::{Error, Result};
 use crate::session::Part;
-use serde::{Deserialize, Serialize};
-
-/// What a rank computed for a lane.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Computed {
-    /// Digest of all that was fed.
-    fed: u64,
-    /// Digest of the losses.
-    losses: u64,
-    /// Digest of the gradient of each parameter.
-    gradients: Vec<u64>,
-}
 
 /// A lane that is computed by two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

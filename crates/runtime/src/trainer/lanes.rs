@@ -5,6 +5,17 @@ use super::event::Lane;
 use headwater_core::{DType, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
+/// What a rank computed for a lane.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Computed {
+    /// Digest of all that was fed.
+    pub fed: u64,
+    /// Digest of the losses.
+    pub losses: u64,
+    /// Digest of the gradient of each parameter.
+    pub gradients: Vec<u64>,
+}
+
 /// A lane while it is computed. Numbers that may be NaN travel as bits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Seen {

@@ -1,8 +1,7 @@
 //! The ranks of a run as its trainer sees them: what they tell each other in a step, that they begin alike,
 //! and that the one which has the checkpoints speaks for all.
 
-use super::drift::Computed;
-use super::lanes::Seen;
+use super::lanes::{Computed, Seen};
 use super::{Opened, Trainer};
 use crate::checkpoint::{Ask, Found, follow};
 use crate::config::TrainConfig;
