@@ -47,7 +47,7 @@ pub fn chosen(names: &str) -> Result<Vec<&'static OpDef>> {
         Some(op) => Ok(*op),
         None => {
             let listed: Vec<&str> = all.iter().map(|op| op.name).collect();
-            // Of some hundred names, what was likely meant is enough.
+            // The nearest name alone: all would be some hundred.
             let near = meant(name, listed).split("did you mean ").nth(1).map(str::to_string);
             let near = near.map_or(String::new(), |near| format!(", did you mean {near}"));
             bail!("there is no operator `{name}`{near}; `headwater inspect --operators` lists them")

@@ -124,7 +124,7 @@ pub struct FaultConfig {
 /// A flipped bit on one rank: the lowest of the middle element of a parameter, or of its gradient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlipConfig {
-    /// Where in the step.
+    /// The place in the step.
     pub at: Flip,
     /// The step, counted from 1.
     pub step: u64,

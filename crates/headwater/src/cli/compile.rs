@@ -134,7 +134,7 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
     Outcome::of(made, true)
 }
 
-/// What a cache was filled with.
+/// Prints the number of kernels that a cache was filled with.
 fn report(filled: &Filled, device: &dyn Device, printer: Printer) -> Result<Outcome> {
     printer.line(format!(
         "{} kernels for {} in {}: {} compiled, {} there already",

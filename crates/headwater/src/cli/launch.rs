@@ -123,7 +123,7 @@ impl Kind {
     }
 }
 
-/// What the ranks of a start have said.
+/// Findings in the output of the ranks of one start.
 #[derive(Default)]
 struct Said {
     /// When a rank was first reported as lost, or as different.

@@ -36,7 +36,7 @@ pub(super) struct Metrics {
     server: Server,
 }
 
-/// Where an address was named.
+/// The place in which an address was named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     CommandLine,

@@ -82,7 +82,7 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// Of a state, the arena, and what programs of their own are fed and return.
+    /// Bytes by kind, of a state, the arena, and inputs and outputs of programs.
     pub(super) fn of(state: &StateLayout, arena: usize, own: usize) -> MemoryUse {
         let held = |holds| state.bytes(holds);
         MemoryUse {

@@ -142,7 +142,8 @@ impl Trainer<'_> {
         let Some(world) = self.world.clone() else { return Ok(()) };
         let step = self.step + 1;
         let differs = |of: fn(&Told) -> &Vec<u64>| {
-            (0..of(&all[0]).len()).find(|i| all.iter().any(|t| of(t).get(*i) != of(&all[0]).get(*i)))
+            let most = all.iter().map(|t| of(t).len()).max().unwrap_or(0);
+            (0..most).find(|i| all.iter().any(|t| of(t).get(*i) != of(&all[0]).get(*i)))
         };
         if let Some(bucket) = differs(|t| &t.weights) {
             let when = match self.config.ranks.digests {
@@ -157,8 +158,15 @@ impl Trainer<'_> {
         let Some(twice) = self.twice() else { return Ok(()) };
         let of = |rank: usize| all.get(rank).and_then(|t| t.computed.as_ref());
         match (of(twice.owner), of(twice.other)) {
-            (Some(first), Some(second)) if first != second => Err(self.judged(&world, twice, first, second)?),
-            _ => Ok(()),
+            (Some(first), Some(second)) if first == second => Ok(()),
+            (Some(first), Some(second)) => Err(self.judged(&world, twice, first, second)?),
+            // Settings are the same on all ranks, and so is the choice of the lane.
+            _ => Err(Error::Drift(format!(
+                "in step {step}, {} and {} were to compute lane {}, and one has not",
+                world.named(twice.owner),
+                world.named(twice.other),
+                twice.lane
+            ))),
         }
     }
 

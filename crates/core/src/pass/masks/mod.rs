@@ -64,7 +64,7 @@ enum Side {
 pub struct Means {
     /// All of them.
     pub count: usize,
-    /// Those that the model does not divide by their probability: their mean is a factor, or mixes two
+    /// Masks that the model does not divide by their probability: their mean is a factor, or mixes two
     /// values.
     pub undivided: usize,
 }
@@ -389,7 +389,7 @@ impl Search<'_> {
                 if !float {
                     return None;
                 }
-                // Where the other factor has it already, that is noted.
+                // Noted before if the other factor has this mask already, as in x·m·m.
                 match self.changes.remove(&n) {
                     Some((_, noted)) => noted,
                     None => Change::Product(at, p),
